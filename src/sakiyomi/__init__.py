@@ -1,0 +1,3 @@
+"""Measure, explain and decide speculative decoding on your own workload."""
+
+__version__ = "0.1.0"
