@@ -20,7 +20,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A frozen value that refuses keys it does not know."""
 
 
-class Speculation(Value):
+class Speculation(Value, frozen=True):
     """How an arm drafts. `options` are passed on to the engine as they are."""
 
     method: Name
@@ -29,7 +29,7 @@ class Speculation(Value):
     options: dict[str, Any] = {}
 
 
-class Arm(Value):
+class Arm(Value, frozen=True):
     """One engine configuration under test. `url` set: attach, never launch.
 
     `command` launches through something else (docker, ssh, apptainer): its `{model}` and `{port}`
@@ -51,7 +51,7 @@ class Arm(Value):
     """Body keys sent with every request of this arm (mlx-lm's `num_draft_tokens`, say)."""
 
 
-class ClosedLoad(Value, tag_field="model", tag="closed"):
+class ClosedLoad(Value, frozen=True, tag_field="model", tag="closed"):
     """`max_concurrency` conversations in flight; each sends its next turn when one is answered."""
 
     max_concurrency: Count = 1
@@ -62,7 +62,7 @@ class ClosedLoad(Value, tag_field="model", tag="closed"):
         return f"closed-{self.max_concurrency}"
 
 
-class OpenLoad(Value, tag_field="model", tag="open"):
+class OpenLoad(Value, frozen=True, tag_field="model", tag="open"):
     """Conversations arrive at `request_rate` per second, whatever the server does.
 
     `burstiness` is the shape of a gamma distribution of the gaps: 1 is a Poisson process.
@@ -80,7 +80,7 @@ class OpenLoad(Value, tag_field="model", tag="open"):
 Load = ClosedLoad | OpenLoad
 
 
-class ScenarioRef(Value):
+class ScenarioRef(Value, frozen=True):
     """A built-in scenario by name, or an own `file` under that name; its values win over both."""
 
     name: Name
@@ -92,7 +92,7 @@ class ScenarioRef(Value):
     enable_thinking: bool | None = None
 
 
-class Slo(Value):
+class Slo(Value, frozen=True):
     """Limits of one path; each must hold for the share `quantile` of its requests.
 
     `*_s` and `decode_tokens_per_s` are a request's own values (contract, section 2).
@@ -110,7 +110,7 @@ class Slo(Value):
     speech_characters_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
-class Calibrate(Value):
+class Calibrate(Value, frozen=True):
     """Step costs without text: forced acceptance of none and of all, for several draft lengths."""
 
     num_speculative_tokens: tuple[Count, ...] = (1, 3)
@@ -118,7 +118,7 @@ class Calibrate(Value):
     max_tokens: Count = 128
 
 
-class Plan(Value):
+class Plan(Value, frozen=True):
     """Everything that a run does. The first arm is the baseline."""
 
     name: Name

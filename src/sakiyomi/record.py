@@ -36,7 +36,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A stored fact. Unknown keys of a newer sakiyomi are ignored when read."""
 
 
-class RequestError(Fact):
+class RequestError(Fact, frozen=True):
     """Why a request failed: its kind, the message as received, the HTTP status if there was one."""
 
     kind: ErrorKind
@@ -44,7 +44,7 @@ class RequestError(Fact):
     status: int | None = None
 
 
-class RequestKey(Fact):
+class RequestKey(Fact, frozen=True):
     """Which request of a run this is."""
 
     request_id: str
@@ -55,10 +55,12 @@ class RequestKey(Fact):
     load: str
     repeat: int
     scheduled_at_s: float
+    window: int = 0
+    """Which pair of snapshots brackets it: one pass of a repeat, or of its resumption."""
     warmup: bool = False
 
 
-class RequestRecord(Fact):
+class RequestRecord(Fact, frozen=True):
     """One request as it was seen on the wire. The `event_*` arrays are parallel.
 
     Only token-bearing events are in the arrays. `event_tokens` is None where the server does not
@@ -98,7 +100,7 @@ class RequestRecord(Fact):
     error: RequestError | None = None
 
 
-class Snapshot(Fact):
+class Snapshot(Fact, frozen=True):
     """A metrics page as received. `moment` says on which side of a repeat it stands."""
 
     at_s: float
@@ -108,6 +110,7 @@ class Snapshot(Fact):
     load: str
     repeat: int
     moment: Literal["before", "after"]
+    window: int = 0
     status: int | None = None
     text: str = ""
     error: str | None = None
@@ -115,7 +118,7 @@ class Snapshot(Fact):
     power_w: float | None = None
 
 
-class SpecDecodeCounters(Fact):
+class SpecDecodeCounters(Fact, frozen=True):
     """Counts of speculation: of one request, of one series of a metrics page, or a difference.
 
     `accepted_per_position[i]`: drafts in which at least i+1 draft tokens were accepted.
@@ -129,14 +132,14 @@ class SpecDecodeCounters(Fact):
     num_steps: float | None = None
 
 
-class SpecDecodeGauge(Fact):
+class SpecDecodeGauge(Fact, frozen=True):
     """A running average that an engine shows; it has no difference between two instants."""
 
     mean_acceptance_length: float | None = None
     draft_acceptance_rate: float | None = None
 
 
-class SeriesCounters(Fact):
+class SeriesCounters(Fact, frozen=True):
     """Monotone counters of one engine (rank, replica) of one model on a metrics page."""
 
     speculation: SpecDecodeCounters | None = None
@@ -147,7 +150,7 @@ class SeriesCounters(Fact):
     prefix_cache_hits: float | None = None
 
 
-class EngineMetrics(Fact):
+class EngineMetrics(Fact, frozen=True):
     """What a metrics page says, in sakiyomi's words. `series` is keyed by url-free labels."""
 
     num_requests_running: float | None = None
@@ -161,7 +164,7 @@ class EngineMetrics(Fact):
     notes: tuple[str, ...] = ()
 
 
-class Step(Fact):
+class Step(Fact, frozen=True):
     """One decode step of one request, from per-event evidence.
 
     `num_tokens`: tokens it delivered. `num_draft_tokens`, `num_accepted_tokens`: None if unknown.
@@ -172,7 +175,7 @@ class Step(Fact):
     num_accepted_tokens: int | None = None
 
 
-class Caution(Fact):
+class Caution(Fact, frozen=True):
     """A machine-readable warning about a number, with its evidence and the remedy."""
 
     kind: str
@@ -180,7 +183,7 @@ class Caution(Fact):
     detail: dict[str, Any] = {}
 
 
-class Environment(Fact):
+class Environment(Fact, frozen=True):
     """The machine that ran the client, and the engine as it calls itself."""
 
     tool_version: str
@@ -196,7 +199,7 @@ class Environment(Fact):
     python: str = ""
 
 
-class ArmFacts(Fact):
+class ArmFacts(Fact, frozen=True):
     """An arm as it was launched or found."""
 
     name: str
@@ -221,7 +224,7 @@ class ArmFacts(Fact):
     """What else the server says of itself: scheduler, graphs, caches, KV dtype, fingerprint."""
 
 
-class ScenarioFacts(Fact):
+class ScenarioFacts(Fact, frozen=True):
     """A scenario as it was asked."""
 
     name: str
@@ -232,7 +235,7 @@ class ScenarioFacts(Fact):
     category: str | None = None
 
 
-class RunFacts(Fact):
+class RunFacts(Fact, frozen=True):
     """`run.json`: the facts of a run that are not requests or snapshots."""
 
     format: int

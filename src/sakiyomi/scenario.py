@@ -13,7 +13,7 @@ DEFAULT_MAX_TOKENS = 512
 """The cap of a scenario that names none (contract, section 4)."""
 
 
-class Sampling(Value):
+class Sampling(Value, frozen=True):
     """How the answers are drawn; recorded with every number."""
 
     temperature: float = 0.0
@@ -22,7 +22,7 @@ class Sampling(Value):
     enable_thinking: bool | None = None
 
 
-class Conversation(Value):
+class Conversation(Value, frozen=True):
     """The unit of statistics: one prompt with its turns; the model's answers are carried along."""
 
     conversation_id: str
@@ -32,7 +32,7 @@ class Conversation(Value):
     category: str | None = None
 
 
-class Scenario(Value):
+class Scenario(Value, frozen=True):
     """A kind of work on one path of a product."""
 
     name: str
@@ -64,7 +64,7 @@ class _Line(msgspec.Struct):
     category: str | None = None
 
 
-class _Header(Value):
+class _Header(Value, frozen=True):
     name: str | None = None
     category: str | None = None
     language: str | None = None
