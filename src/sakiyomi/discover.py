@@ -1,0 +1,293 @@
+"""What stands behind a URL: engine, model, metrics pages, and the body fields it accepts."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from sakiyomi.client import Client, Response
+from sakiyomi.engines import ENGINES, find_engine, recognise
+from sakiyomi.engines.engine import Engine, ServerFacts
+from sakiyomi.errors import EngineError, MetricsError
+from sakiyomi.plan import Arm
+from sakiyomi.record import ArmFacts, Caution, EngineMetrics, RequestKey, RequestRecord
+from sakiyomi.scenario import Sampling
+from sakiyomi.urls import api_root, chat_url, metrics_candidates
+from sakiyomi.workload import request_body
+
+INCLUDE_USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that is ready to be measured: the request that is sent is the one probed."""
+
+    arm: Arm
+    engine: Engine
+    facts: ArmFacts
+    chat_url: str
+    fields: tuple[dict[str, Any], ...]
+    thinking: bool
+    """The server took the field that turns thinking on and off."""
+    max_tokens_field: str = "max_tokens"
+
+    def body(self, messages: list[dict[str, str]], sampling: Sampling) -> dict[str, Any]:
+        """The body of a measured request."""
+        fields = list(self.fields)
+        if self.thinking and sampling.enable_thinking is not None:
+            fields.append(self.engine.thinking_field(sampling.enable_thinking))
+        return request_body(
+            messages,
+            sampling,
+            model=self.facts.model,
+            fields=[*fields, self.arm.request],
+            max_tokens_field=self.max_tokens_field,
+        )
+
+
+async def discover(
+    client: Client, arm: Arm, url: str, *, argv: tuple[str, ...], say: Callable[[Caution], None]
+) -> Endpoint:
+    """Ask the server what it is and which request it takes.
+
+    Raises EngineError when it does not answer, asks for a key, or does not serve the model.
+    """
+    root = api_root(url)
+    models = await _models(client, root)
+    pages = await _pages(client, root, _info_paths(arm))
+    engine = find_engine(arm.engine)
+    if arm.engine == "openai":
+        engine = find_engine(recognise(pages))
+    told = engine.read_server(pages)
+    model = _choose_model(arm, models or told.models, root)
+    metrics_urls, metrics = await _metrics(client, engine, arm, root, model, say)
+    fields, thinking, cap, record = await _probe_request(client, arm, engine, root, model, say)
+    facts = ArmFacts(
+        name=arm.name,
+        engine=engine.name,
+        url=root,
+        model=model,
+        argv=argv,
+        engine_version=told.engine_version or _version_from(record),
+        speculative_method=told.speculative_method or _planned(arm, "method"),
+        num_speculative_tokens=_draft_length(arm, told, metrics),
+        forced_acceptance=told.forced_acceptance or _planned_forced(arm),
+        lossy_acceptance=told.lossy_acceptance,
+        request_fields=tuple(key for field in fields for key in field),
+        metrics_urls=metrics_urls,
+        model_path=told.model_path or (arm.model if argv else None),
+        settings={
+            **told.settings,
+            "system_fingerprint": record.system_fingerprint,
+            **({"metrics_notes": list(metrics.notes)} if metrics and metrics.notes else {}),
+        },
+    )
+    return Endpoint(
+        arm=arm,
+        engine=engine,
+        facts=facts,
+        chat_url=chat_url(root),
+        fields=fields,
+        thinking=thinking,
+        max_tokens_field=cap,
+    )
+
+
+def _info_paths(arm: Arm) -> tuple[str, ...]:
+    """Information pages to ask for; all engines' when the engine is not known yet."""
+    if arm.engine != "openai":
+        return find_engine(arm.engine).info_paths
+    paths = [path for engine in ENGINES.values() for path in engine.info_paths]
+    return tuple(dict.fromkeys([*paths, "/metrics"]))
+
+
+async def _models(client: Client, root: str) -> tuple[str, ...]:
+    response = await client.fetch(f"{root}/v1/models")
+    if response.status in (401, 403):
+        raise EngineError(
+            f"{response.url}: HTTP {response.status}, the server asks for an API key",
+            "put the key in an environment variable and name it: --api-key-env NAME",
+        )
+    if response.status != 200:
+        return ()
+    try:
+        raw = msgspec.json.decode(response.body)
+        return tuple(str(entry["id"]) for entry in raw["data"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise EngineError(
+            f"{response.url}: no list of models: {response.text[:60]!r}",
+            "is this an OpenAI-compatible server? give its base URL, with or without /v1",
+        ) from None
+
+
+async def _pages(client: Client, root: str, paths: tuple[str, ...]) -> Mapping[str, str]:
+    pages = {}
+    for path in paths:
+        try:
+            response = await client.fetch(root + path, timeout_s=10)
+        except EngineError:
+            continue
+        if response.status == 200:
+            pages[path] = response.text
+    return pages
+
+
+def _choose_model(arm: Arm, served: tuple[str, ...], root: str) -> str | None:
+    launched = arm.url is None
+    if not served:
+        return arm.model
+    if arm.model in served:
+        return arm.model
+    if launched or (arm.model is None and len(served) == 1):
+        return served[0]
+    if arm.model is None:
+        raise EngineError(
+            f"{root} serves {len(served)} models", "choose one: --model " + " | ".join(served[:8])
+        )
+    raise EngineError(
+        f"{root} does not serve {arm.model!r}", "it serves: " + ", ".join(served[:8])
+    )
+
+
+async def read_metrics(
+    client: Client, engine: Engine, url: str, model: str | None
+) -> tuple[Response, EngineMetrics]:
+    """Fetch and read one metrics page. Raises MetricsError that says what to do."""
+    try:
+        response = await client.fetch(url, timeout_s=20)
+    except EngineError as error:
+        raise MetricsError(error.message, error.hint) from error
+    if response.status != 200:
+        raise MetricsError(f"{url}: HTTP {response.status}", engine.metrics_hint)
+    return response, engine.read_metrics(response.text, model)
+
+
+async def _metrics(
+    client: Client,
+    engine: Engine,
+    arm: Arm,
+    root: str,
+    model: str | None,
+    say: Callable[[Caution], None],
+) -> tuple[tuple[str, ...], EngineMetrics | None]:
+    """The metrics pages that answer, and what the first one says."""
+    if not engine.metrics_paths and not arm.metrics_urls:
+        return (), None
+    asked = arm.metrics_urls or metrics_candidates(root, engine.metrics_paths)
+    found: list[str] = []
+    metrics, problems = None, []
+    for url in asked:
+        try:
+            _, page = await read_metrics(client, engine, url, model)
+        except MetricsError as error:
+            problems.append(error)
+            continue
+        found.append(url)
+        metrics = metrics or page
+        if not arm.metrics_urls:
+            break
+    if (arm.metrics_urls and problems) or (not found and problems):
+        worst = problems[0]
+        say(
+            Caution(
+                kind="metrics_unavailable",
+                message=f"{arm.name}: no metrics: {worst.message}. {worst.hint}".strip(),
+                detail={"arm": arm.name, "asked": list(asked)},
+            )
+        )
+    return tuple(found), metrics
+
+
+async def _probe_request(
+    client: Client,
+    arm: Arm,
+    engine: Engine,
+    root: str,
+    model: str | None,
+    say: Callable[[Caution], None],
+) -> tuple[tuple[dict[str, Any], ...], bool, str, RequestRecord]:
+    """Find the best request that the server takes: all optional fields, or those not refused."""
+    cap = "max_tokens"
+    thinking = engine.thinking_field(False)
+
+    async def attempt(*fields: dict[str, Any]) -> RequestRecord:
+        body = request_body(
+            [{"role": "user", "content": "Say hello."}],
+            Sampling(max_tokens=8),
+            model=model,
+            fields=[*fields, arm.request],
+            max_tokens_field=cap,
+        )
+        key = RequestKey("probe", "", "", 0, arm.name, "", 0, 0.0, warmup=True)
+        return await client.stream(
+            chat_url(root), body, key, tokens_per_event=engine.tokens_per_event
+        )
+
+    wanted = (INCLUDE_USAGE, *engine.request_fields)
+    record = await attempt(*wanted, thinking)
+    if not _refused(record):
+        _check_answer(record, root)
+        return wanted, True, cap, record
+    record = await attempt()
+    if _refused(record) and "max_completion_tokens" in (record.error.message if record.error else ""):
+        cap = "max_completion_tokens"
+        record = await attempt()
+    _check_answer(record, root)
+    taken: tuple[dict[str, Any], ...] = ()
+    refused: list[str] = []
+    for field in wanted:
+        trial = await attempt(*taken, field)
+        if trial.error is None:
+            taken, record = (*taken, field), trial
+        else:
+            refused.extend(field)
+    accepts_thinking = (await attempt(*taken, thinking)).error is None
+    if not accepts_thinking:
+        refused.extend(thinking)
+    say(
+        Caution(
+            kind="fields_refused",
+            message=f"{arm.name}: the server refuses {', '.join(dict.fromkeys(refused))}; "
+            "the measured requests go without",
+            detail={"arm": arm.name, "fields": list(dict.fromkeys(refused))},
+        )
+    )
+    return taken, accepts_thinking, cap, record
+
+
+def _refused(record: RequestRecord) -> bool:
+    return record.error is not None and record.error.status in (400, 422)
+
+
+def _check_answer(record: RequestRecord, root: str) -> None:
+    """Raise EngineError when even the plainest request fails."""
+    error = record.error
+    if error is None:
+        return
+    hint = {
+        401: "name the environment variable that holds the key: --api-key-env NAME",
+        403: "name the environment variable that holds the key: --api-key-env NAME",
+        404: "give the base URL, with or without /v1, and a model that is served",
+    }.get(error.status or 0, "send it a request by hand; the server's own log says more")
+    raise EngineError(f"{chat_url(root)}: a first request failed: {error.message}", hint)
+
+
+def _version_from(record: RequestRecord) -> str | None:
+    """vLLM's fingerprint is `vllm-<version>-...`; other servers' are taken as they are."""
+    fingerprint = record.system_fingerprint or ""
+    return fingerprint.split("-")[1] if fingerprint.startswith("vllm-") else None
+
+
+def _planned(arm: Arm, field: str) -> Any:
+    return getattr(arm.speculation, field) if arm.speculation else None
+
+
+def _planned_forced(arm: Arm) -> bool:
+    words = " ".join([*arm.args, *arm.command, str(arm.speculation.options if arm.speculation else "")])
+    env = " ".join(arm.env)
+    return "synth" in words or "SIMULATE_ACC" in env or "FORCE_NUM_ACCEPTED" in env
+
+
+def _draft_length(arm: Arm, told: ServerFacts, metrics: EngineMetrics | None) -> int | None:
+    """The server's word first, then the plan's, then the number of position labels."""
+    told_k: int | None = told.num_speculative_tokens or _planned(arm, "num_speculative_tokens")
+    return told_k or (metrics.num_speculative_tokens if metrics else None)

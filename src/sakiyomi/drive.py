@@ -1,0 +1,456 @@
+"""The clock: warm up, wait for idle, snapshot, send, snapshot. The only place with real time."""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from sakiyomi.client import Client, Timeouts
+from sakiyomi.discover import Endpoint, discover, read_metrics
+from sakiyomi.engines import find_engine
+from sakiyomi.environment import read_gpu
+from sakiyomi.errors import EngineError, MetricsError
+from sakiyomi.launch import fill_command, free_port, launch
+from sakiyomi.plan import Arm, ClosedLoad, Plan
+from sakiyomi.record import (
+    ArmFacts,
+    Caution,
+    RequestError,
+    RequestKey,
+    RequestRecord,
+    RunFacts,
+    Snapshot,
+)
+from sakiyomi.scenario import Conversation, Scenario
+from sakiyomi.store import RunWriter
+from sakiyomi.terminal import Progress
+from sakiyomi.workload import Pass, arrivals, make_nonce, opening, passes, shared_urls
+
+IDLE_TIMEOUT_S = 30.0
+IDLE_POLL_S = 0.1
+QUIET_S = 0.3
+"""Without gauges: silence before a snapshot, long enough for an engine to book its last step."""
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """How servers are reached."""
+
+    timeouts: Timeouts = Timeouts()
+    ca_file: str | None = None
+    insecure: bool = False
+    api_keys: dict[str, str | None] = {}
+    """Key by arm; lives in memory only."""
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """One run that is under way. `finished` holds what a resumed run need not repeat."""
+
+    plan: Plan
+    scenarios: dict[str, Scenario]
+    schedule: str
+    facts: RunFacts
+    writer: RunWriter
+    progress: Progress
+    connection: Connection = Connection()
+    finished: set[tuple[str, str, str, int, str]] = set()
+    first_window: int = 0
+    after_repeat: Callable[[int], bool] | None = None
+    """Called after each repeat; True ends the run (until-established)."""
+
+
+def finished_conversations(
+    records: Iterable[RequestRecord], scenarios: dict[str, Scenario]
+) -> set[tuple[str, str, str, int, str]]:
+    """Conversations that need no second try: all turns answered, or failed for good.
+
+    Keys are (arm, load, scenario, repeat, conversation).
+    """
+    num_turns = {
+        (name, conversation.conversation_id): len(conversation.turns)
+        for name, scenario in scenarios.items()
+        for conversation in scenario.conversations
+    }
+    finished = set()
+    for record in records:
+        key = record.key
+        last = key.turn + 1 >= num_turns.get((key.scenario, key.conversation_id), 0)
+        if key.warmup or (record.error and record.error.kind == "cancelled"):
+            continue
+        if last or record.error:
+            finished.add((key.arm, key.load, key.scenario, key.repeat, key.conversation_id))
+    return finished
+
+
+async def measure(job: Job) -> RunFacts:
+    """Carry out the plan; facts go to the run folder as they happen.
+
+    Ctrl-C once: what is in flight is finished and saved. Twice: stop now, saved too.
+    """
+    drive = _Drive(job)
+    with _signals(drive.interrupt):
+        try:
+            await drive.run()
+        except asyncio.CancelledError:
+            drive.note(interrupted=True)
+        finally:
+            job.progress.stop()
+            job.writer.write_facts(job.facts)
+    return job.facts
+
+
+@contextlib.contextmanager
+def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, interrupt)
+    except (NotImplementedError, RuntimeError):  # Windows, or not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+class _Drive:
+    """The state of a run under way."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.stopping = asyncio.Event()
+        self.window = job.first_window
+        self.num_starts: dict[str, int] = {}
+        self.task = asyncio.current_task()
+        self.said: set[tuple[str, str]] = set()
+        self.salt_arms = shared_urls(job.plan.arms)
+
+    def interrupt(self) -> None:
+        if self.stopping.is_set():
+            if self.task:
+                self.task.cancel()
+            return
+        self.stopping.set()
+        self.job.progress.say("finishing what is in flight; Ctrl-C again stops now")
+
+    def note(self, **changes: Any) -> None:
+        self.job.facts = msgspec.structs.replace(self.job.facts, **changes)
+
+    def say(self, caution: Caution) -> None:
+        """Keep a caution of the run; the same kind for the same arm once."""
+        mark = (caution.kind, str(caution.detail.get("arm")))
+        if mark not in self.said:
+            self.said.add(mark)
+            self.note(cautions=(*self.job.facts.cautions, caution))
+            self.job.progress.say(f"! {caution.message}")
+
+    async def run(self) -> None:
+        plan = self.job.plan
+        num_turns = {
+            name: sum(len(c.turns) for c in scenario.conversations)
+            for name, scenario in self.job.scenarios.items()
+        }
+        order = list(passes(plan, self.job.schedule))
+        self.job.progress.start(sum(num_turns[p.scenario] for p in order))
+        if self.job.schedule == "blocks":
+            await self._run_blocks(order)
+        else:
+            await self._run_together(order)
+        self.note(finished=not self.stopping.is_set(), interrupted=self.stopping.is_set())
+
+    async def _run_together(self, order: list[Pass]) -> None:
+        """All arms are up; passes alternate between them."""
+        async with contextlib.AsyncExitStack() as stack:
+            up = {
+                arm.name: await stack.enter_async_context(self._arm(arm))
+                for arm in self.job.plan.arms
+            }
+            for arm in self.job.plan.arms:
+                await self._warm_up(*up[arm.name])
+            for index, this in enumerate(order):
+                if self.stopping.is_set():
+                    return
+                await self._run_pass(this, *up[this.arm])
+                if self._repeat_ended(order, index) and self._enough(this.repeat):
+                    return
+
+    async def _run_blocks(self, order: list[Pass]) -> None:
+        """One launched arm at a time; it stays up while the next pass is its own."""
+        arms = {arm.name: arm for arm in self.job.plan.arms}
+        index = 0
+        while index < len(order) and not self.stopping.is_set():
+            name = order[index].arm
+            async with self._arm(arms[name]) as up:
+                await self._warm_up(*up)
+                while index < len(order) and order[index].arm == name:
+                    if self.stopping.is_set():
+                        return
+                    await self._run_pass(order[index], *up)
+                    index += 1
+                    if self._repeat_ended(order, index - 1) and self._enough(order[index - 1].repeat):
+                        return
+
+    def _repeat_ended(self, order: list[Pass], index: int) -> bool:
+        return index + 1 == len(order) or order[index + 1].repeat != order[index].repeat
+
+    def _enough(self, repeat: int) -> bool:
+        return self.job.after_repeat is not None and self.job.after_repeat(repeat)
+
+    @contextlib.asynccontextmanager
+    async def _arm(self, arm: Arm) -> AsyncIterator[tuple[Client, Endpoint]]:
+        """An arm that is ready: launched when it has no URL, then discovered."""
+        connection = self.job.connection
+        async with contextlib.AsyncExitStack() as stack:
+            client = await stack.enter_async_context(
+                Client(
+                    timeouts=connection.timeouts,
+                    ca_file=connection.ca_file,
+                    insecure=connection.insecure,
+                    api_key=connection.api_keys.get(arm.name),
+                )
+            )
+            url, argv, start_s = arm.url, (), None
+            if url is None:
+                launched = await stack.enter_async_context(self._launched(arm, client))
+                url, argv, start_s = launched.url, tuple(launched.argv), launched.start_s
+            endpoint = await discover(client, arm, url, argv=argv, say=self.say)
+            facts = msgspec.structs.replace(
+                endpoint.facts, start_s=start_s, num_starts=self.num_starts.get(arm.name, 0)
+            )
+            others = tuple(f for f in self.job.facts.arms if f.name != arm.name)
+            self.note(arms=_in_plan_order((*others, facts), self.job.plan))
+            self.job.writer.write_facts(self.job.facts)
+            yield client, msgspec.structs.replace(endpoint, facts=facts)
+
+    def _launched(self, arm: Arm, client: Client) -> Any:
+        engine = find_engine(arm.engine)
+        number = self.num_starts[arm.name] = self.num_starts.get(arm.name, 0) + 1
+        port = free_port()
+        if arm.command:
+            command = fill_command(arm, port)
+        elif engine.command:
+            command = engine.command(arm, port)
+        else:
+            raise EngineError(
+                f"{arm.name}: sakiyomi cannot launch {engine.title}",
+                "start it yourself and give its url, or give a command",
+            )
+
+        async def healthy(url: str) -> bool:
+            try:
+                response = await client.fetch(url + engine.health_path, timeout_s=5)
+            except EngineError:
+                return False
+            return response.status == 200
+
+        self.job.progress.say(f"starting {arm.name}: {' '.join(command)[:200]}")
+        return launch(
+            arm,
+            command=command,
+            log_path=self.job.writer.log_path(arm.name, number),
+            port=port,
+            probe=healthy,
+            on_progress=lambda line, elapsed_s: self.job.progress.say(
+                f"  {arm.name} {elapsed_s:.0f} s: {line[:100]}"
+            ),
+            start_timeout_s=arm.start_timeout_s,
+            remedies=engine.log_remedies,
+        )
+
+    async def _warm_up(self, client: Client, endpoint: Endpoint) -> None:
+        """Requests outside every number, before the first snapshot."""
+        scenario = next(iter(self.job.scenarios.values()))
+        for number in range(self.job.plan.warmup_requests):
+            conversation = scenario.conversations[number % len(scenario.conversations)]
+            key = RequestKey(
+                f"warmup/{endpoint.arm.name}/{self.num_starts.get(endpoint.arm.name, 0)}/{number}",
+                scenario.name,
+                conversation.conversation_id,
+                0,
+                endpoint.arm.name,
+                "warmup",
+                0,
+                time.perf_counter(),
+                warmup=True,
+            )
+            nonce = make_nonce(self.job.facts.run_id, conversation.conversation_id, -1 - number)
+            body = endpoint.body(opening(conversation, nonce), scenario.sampling)
+            record = await client.stream(
+                endpoint.chat_url, body, key, tokens_per_event=endpoint.engine.tokens_per_event
+            )
+            self.job.writer.append(record)
+
+    async def _run_pass(self, this: Pass, client: Client, endpoint: Endpoint) -> None:
+        scenario = self.job.scenarios[this.scenario]
+        todo = []
+        for conversation in scenario.conversations:
+            mark = (this.arm, this.load.label, this.scenario, this.repeat)
+            if (*mark, conversation.conversation_id) in self.job.finished:
+                for _ in conversation.turns:
+                    self.job.progress.advance("done before")
+            else:
+                todo.append(conversation)
+        if not todo:
+            return
+        self.window += 1
+        num_connections = len(todo)
+        if isinstance(this.load, ClosedLoad):
+            num_connections = min(this.load.max_concurrency, len(todo))
+        await client.preopen(endpoint.chat_url, num_connections)
+        await self._snapshot(this, client, endpoint, "before")
+        try:
+            await self._send(this, todo, client, endpoint)
+        finally:
+            await self._snapshot(this, client, endpoint, "after")
+
+    async def _send(
+        self, this: Pass, todo: list[Conversation], client: Client, endpoint: Endpoint
+    ) -> None:
+        starts = arrivals(this.load, len(todo), self.job.plan.seed + this.repeat)
+        began_at_s = time.perf_counter()
+        pending = list(zip(starts, todo, strict=True))[::-1]
+
+        async def worker() -> None:
+            while pending and not self.stopping.is_set():
+                start_s, conversation = pending.pop()
+                scheduled_at_s = began_at_s + start_s
+                await asyncio.sleep(scheduled_at_s - time.perf_counter())
+                if isinstance(this.load, ClosedLoad):
+                    scheduled_at_s = time.perf_counter()
+                await self._converse(this, conversation, scheduled_at_s, client, endpoint)
+
+        num_workers = len(todo)
+        if isinstance(this.load, ClosedLoad):
+            num_workers = min(this.load.max_concurrency, len(todo))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(num_workers):
+                group.create_task(worker())
+
+    async def _converse(
+        self,
+        this: Pass,
+        conversation: Conversation,
+        scheduled_at_s: float,
+        client: Client,
+        endpoint: Endpoint,
+    ) -> None:
+        """One conversation, turn by turn, with the model's own answers carried along."""
+        salt = this.arm if self.salt_arms else ""
+        nonce = make_nonce(
+            self.job.facts.run_id, conversation.conversation_id, this.repeat, salt
+        )
+        messages = opening(conversation, nonce)
+        sampling = self.job.scenarios[this.scenario].sampling
+        for turn in range(len(conversation.turns)):
+            if turn:
+                messages.append({"role": "user", "content": conversation.turns[turn]})
+                scheduled_at_s = time.perf_counter()
+            key = RequestKey(
+                f"{this.scenario}/{this.load.label}/{this.arm}/{this.repeat}/"
+                f"{conversation.conversation_id}/{turn}",
+                this.scenario,
+                conversation.conversation_id,
+                turn,
+                this.arm,
+                this.load.label,
+                this.repeat,
+                scheduled_at_s,
+                window=self.window,
+            )
+            try:
+                record = await client.stream(
+                    endpoint.chat_url,
+                    endpoint.body(messages, sampling),
+                    key,
+                    tokens_per_event=endpoint.engine.tokens_per_event,
+                )
+            except asyncio.CancelledError:
+                now_s = time.perf_counter()
+                gone = RequestError("cancelled", "stopped by the user")
+                self.job.writer.append(
+                    RequestRecord(key=key, sent_at_s=now_s, closed_at_s=now_s, error=gone)
+                )
+                raise
+            self.job.writer.append(record)
+            self.job.progress.advance(f"{this.scenario} {this.arm} repeat {this.repeat + 1}")
+            if record.error or self.stopping.is_set():
+                return
+            messages.append({"role": "assistant", "content": answer_text(record) or "..."})
+
+    async def _snapshot(
+        self, this: Pass, client: Client, endpoint: Endpoint, moment: Any
+    ) -> None:
+        """Wait until the server is idle, then keep its metrics pages as they are."""
+        await self._wait_idle(client, endpoint)
+        gpu = read_gpu()
+        for url in endpoint.facts.metrics_urls:
+            status, text, problem, at_s = None, "", None, time.perf_counter()
+            try:
+                response = await client.fetch(url, timeout_s=20)
+                status, text, at_s = response.status, response.text, response.at_s
+            except EngineError as error:
+                problem = error.message
+            self.job.writer.append(
+                Snapshot(
+                    at_s=at_s,
+                    url=url,
+                    arm=this.arm,
+                    scenario=this.scenario,
+                    load=this.load.label,
+                    repeat=this.repeat,
+                    moment=moment,
+                    window=self.window,
+                    status=status,
+                    text=text,
+                    error=problem,
+                    clock_mhz=gpu.clock_mhz if gpu else None,
+                    power_w=gpu.power_w if gpu else None,
+                )
+            )
+
+    async def _wait_idle(self, client: Client, endpoint: Endpoint) -> None:
+        if not endpoint.facts.metrics_urls:
+            await asyncio.sleep(QUIET_S)
+            return
+        give_up_at_s = time.perf_counter() + IDLE_TIMEOUT_S
+        busy = 1.0
+        while busy and time.perf_counter() < give_up_at_s and not self.stopping.is_set():
+            busy = 0.0
+            for url in endpoint.facts.metrics_urls:
+                try:
+                    _, page = await read_metrics(client, endpoint.engine, url, None)
+                except MetricsError:
+                    continue
+                busy += (page.num_requests_running or 0) + (page.num_requests_waiting or 0)
+            if busy:
+                await asyncio.sleep(IDLE_POLL_S)
+        if busy:
+            self.say(
+                Caution(
+                    kind="other_traffic",
+                    message=f"{endpoint.arm.name}: {busy:.0f} requests of others are running or "
+                    f"waiting on {endpoint.facts.url}; its counters and its speed are shared. "
+                    "Measure on an idle server",
+                    detail={"arm": endpoint.arm.name, "num_requests": busy},
+                )
+            )
+
+
+def answer_text(record: RequestRecord) -> str:
+    """The visible answer of a record: what the next turn carries along."""
+    return "".join(
+        text
+        for text, kind in zip(record.event_text, record.event_kind, strict=True)
+        if kind == "answer"
+    )
+
+
+def _in_plan_order(arms: tuple[ArmFacts, ...], plan: Plan) -> tuple[ArmFacts, ...]:
+    names = [arm.name for arm in plan.arms]
+    return tuple(sorted(arms, key=lambda facts: names.index(facts.name)))

@@ -1,0 +1,110 @@
+"""The only writer to a terminal: data to standard output, the rest to standard error."""
+
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+PLAIN_LINE_EVERY_S = 10.0
+"""Without a terminal, progress is a line every so often: a CI log stays readable."""
+
+REPLACEMENTS = str.maketrans(
+    {"·": "-", "–": "-", "—": "-", "×": "x", "…": "...", "≥": ">=", "≤": "<=", "µ": "u", "±": "+-"}
+)
+"""What a console that cannot print a character gets instead (cp932 lacks most of them)."""
+
+
+def printable(text: str, encoding: str | None) -> str:
+    """`text` as the console's encoding can carry it: never an error, never a lost line."""
+    encoding = encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        text = text.translate(REPLACEMENTS)
+        return text.encode("ascii" if encoding == "ascii" else encoding, "replace").decode(
+            encoding, "replace"
+        )
+    return text
+
+
+def write(text: str, stream: TextIO | None = None) -> None:
+    """Write a line to standard output (or `stream`) and flush; a closed pipe ends quietly."""
+    target = stream or sys.stdout
+    try:
+        target.write(printable(text, target.encoding) + "\n")
+        target.flush()
+    except BrokenPipeError:
+        raise SystemExit(0) from None
+
+
+def warn(text: str) -> None:
+    """Write a line to standard error."""
+    write(text, sys.stderr)
+
+
+def width() -> int:
+    """Columns of the terminal; 80 where there is none."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+class Progress:
+    """How far a run is: a bar with the time left on a terminal, plain lines otherwise."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._bar: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._total = 0
+        self._done = 0
+        self._started_at_s = 0.0
+        self._next_line_at_s = 0.0
+
+    def start(self, num_requests: int) -> None:
+        """Begin: `num_requests` will be asked."""
+        self._total, self._done = num_requests, 0
+        self._started_at_s = time.perf_counter()
+        self._next_line_at_s = self._started_at_s + PLAIN_LINE_EVERY_S
+        if self._quiet or not sys.stderr.isatty():
+            return
+        from rich.console import Console  # noqa: PLC0415 - a terminal alone needs it
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=num_requests)
+        self._bar.start()
+
+    def advance(self, what: str) -> None:
+        """One more request was answered, in the pass named `what`."""
+        self._done += 1
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, advance=1, description=what)
+        elif not self._quiet and time.perf_counter() >= self._next_line_at_s:
+            now = time.perf_counter()
+            self._next_line_at_s = now + PLAIN_LINE_EVERY_S
+            left_s = (now - self._started_at_s) / self._done * (self._total - self._done)
+            warn(f"{self._done}/{self._total} requests, {what}, about {left_s:.0f} s left")
+
+    def say(self, text: str) -> None:
+        """A line that stays: an engine starts, a repeat begins, a caution."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False)
+        elif not self._quiet:
+            warn(text)
+
+    def stop(self) -> None:
+        """End the bar, if there is one."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
