@@ -5,8 +5,12 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi.plan import Arm
+from sakiyomi.errors import PlanError
+from sakiyomi.plan import Arm, Speculation
 from sakiyomi.record import EngineMetrics, RequestRecord, SpecDecodeCounters, Step
+
+CONFIG_FILE = "{config}"
+"""Stands in an argv for the path of a file with the text of `Engine.config_file(arm)`."""
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +35,16 @@ class LogRemedy(msgspec.Struct, frozen=True):
     remedy: str
 
 
+def planned_facts(arm: Arm) -> ServerFacts:
+    """What the plan itself says of an arm's speculation."""
+    if arm.speculation is None:
+        return ServerFacts()
+    return ServerFacts(
+        speculative_method=arm.speculation.method,
+        num_speculative_tokens=arm.speculation.num_speculative_tokens,
+    )
+
+
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """One engine: where to ask it, how to start it, how to read what it says.
 
@@ -45,6 +59,13 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     - `read_server(pages)`: texts of `info_paths` that answered 200, by path -> ServerFacts.
     - `force_acceptance(arm, rates)`: the arm with forced per-position acceptance, or None where
       the engine cannot.
+    - `launch_env(arm, port)`: environment variables of the launched process; `arm.env` wins.
+    - `config_file(arm)`: text of a file that `command` names as `CONFIG_FILE`, or None.
+    - `optional_args(arm, version)`: arguments that only some versions know, to append when the
+      version is known.
+    - `read_arm(arm)`: what the plan says of the arm's speculation, defaults of the engine filled
+      in, lossy and forced acceptance recognised.
+    - `signs`: (information path, regular expression) pairs that give this engine away.
     - `tokens_per_event`: 1 where every event is one token (then events are counted); else None.
     - `evidence`: one line for people: what this engine can tell, and of which quality.
     """
@@ -57,7 +78,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     read_response: Callable[[RequestRecord], SpecDecodeCounters | None]
     group_steps: Callable[[RequestRecord], list[Step] | None]
     read_server: Callable[[Mapping[str, str]], ServerFacts]
-    force_acceptance: Callable[[Arm, tuple[float, ...]], Arm] | None = None
+    force_acceptance: Callable[[Arm, tuple[float, ...]], Arm | None] | None = None
+    launch_env: Callable[[Arm, int], dict[str, str]] | None = None
+    config_file: Callable[[Arm], str | None] | None = None
+    optional_args: Callable[[Arm, str], list[str]] | None = None
+    read_arm: Callable[[Arm], ServerFacts] = planned_facts
+    signs: tuple[tuple[str, str], ...] = ()
     health_path: str = "/health"
     metrics_paths: tuple[str, ...] = ("/metrics",)
     info_paths: tuple[str, ...] = ("/version", "/v1/models")
@@ -72,3 +98,94 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     program: str = ""
     """The program that `command` starts and the package that brings it, for errors."""
     log_remedies: tuple[LogRemedy, ...] = ()
+
+
+def model_of(arm: Arm) -> str:
+    """The arm's model; a launched engine cannot do without."""
+    if arm.model is None:
+        raise PlanError(f"arm {arm.name}: no model to launch", "name a model or a folder")
+    return arm.model
+
+
+def option_flags(options: Mapping[str, Any], prefix: str = "--") -> list[str]:
+    """Options of a plan -> flags: `{"draft_p_min": 0.5}` -> `--draft-p-min 0.5`.
+
+    True gives the bare flag, False and None give nothing, a list is joined by commas.
+    """
+    argv: list[str] = []
+    for key, value in options.items():
+        flag = key if key.startswith("-") else prefix + key.replace("_", "-")
+        if value is True:
+            argv.append(flag)
+        elif isinstance(value, list | tuple):
+            argv += [flag, ",".join(str(item) for item in value)]
+        elif value is not False and value is not None:
+            argv += [flag, str(value)]
+    return argv
+
+
+def refuse_twice(arm: Arm, *flags: str) -> None:
+    """Refuse an arm that says the same thing in `args` and in `speculation`."""
+    given = next((a for a in arm.args if a.split("=", 1)[0] in flags), None)
+    if arm.speculation is not None and given is not None:
+        raise PlanError(
+            f"arm {arm.name}: args has {given!r} and speculation is set too",
+            "say it in one place: leave it to speculation",
+        )
+
+
+def with_speculation(arm: Arm, num_speculative_tokens: int, options: Mapping[str, Any]) -> Arm:
+    """The arm with another draft length and further speculation options."""
+    old = arm.speculation
+    if old is None:
+        raise PlanError(f"arm {arm.name}: it does not speculate", "give it speculation")
+    return msgspec.structs.replace(
+        arm,
+        speculation=Speculation(
+            method=old.method,
+            num_speculative_tokens=num_speculative_tokens,
+            draft_model=old.draft_model,
+            options={**old.options, **options},
+        ),
+    )
+
+
+def json_object(text: str | None) -> dict[str, Any]:
+    """The object of an information page; empty for anything else."""
+    if not text:
+        return {}
+    try:
+        raw = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return raw if isinstance(raw, dict) else {}
+
+
+def model_entries(pages: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Entries of `/v1/models`; empty when it did not answer in its usual shape."""
+    data = json_object(pages.get("/v1/models")).get("data")
+    return [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+
+
+def model_ids(pages: Mapping[str, str]) -> tuple[str, ...]:
+    """The model names that `/v1/models` lists."""
+    return tuple(str(entry["id"]) for entry in model_entries(pages) if entry.get("id"))
+
+
+def number(value: Any) -> float | None:
+    """A JSON number as a float; None for anything else, true and false too."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
+
+
+def numbers(value: Any) -> tuple[float, ...] | None:
+    """A JSON list of numbers; None for anything else."""
+    if not isinstance(value, list) or any(number(item) is None for item in value):
+        return None
+    return tuple(float(item) for item in value)
+
+
+def whole(value: Any) -> int | None:
+    """A JSON whole number; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
