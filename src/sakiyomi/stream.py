@@ -1,0 +1,385 @@
+"""Bytes with their instants -> server-sent events -> token-bearing events. Pure.
+
+The format is the WHATWG's (https://html.spec.whatwg.org/multipage/server-sent-events.html). Bytes
+are split at LF, CR and CRLF alone and decoded afterwards, so no cut can break a character.
+"""
+
+from typing import Any
+
+import msgspec
+
+from sakiyomi.chunk import Choice, Chunk, Timings, Usage, decode_chunk, decode_object
+from sakiyomi.errors import StreamError
+from sakiyomi.record import EventKind, RequestError
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""Bundled reasoning traces and logprobs reach megabytes; beyond this it is no answer."""
+
+_BOM = b"\xef\xbb\xbf"
+_FAILED_REASONS = frozenset({"error", "abort"})
+"""Reasons that say the engine gave up: `error` (vLLM), `abort` (SGLang, vLLM)."""
+
+
+class SseEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event: its data, lines joined by LF, and its name (`event:`), usually none."""
+
+    data: bytes
+    name: bytes = b""
+
+
+class SseParser:
+    """Bytes cut anywhere -> events. `num_keep_alives` counts comments and events without data."""
+
+    __slots__ = (
+        "_data_lines",
+        "_is_fresh",
+        "_name",
+        "_num_data_bytes",
+        "_num_pending_bytes",
+        "_pending",
+        "_skip_lf",
+        "_start",
+        "num_keep_alives",
+    )
+
+    def __init__(self) -> None:
+        self.num_keep_alives = 0
+        self._start: bytes | None = b""  # the first bytes, until it is clear whether they are a BOM
+        self._pending: list[bytes] = []  # pieces of the line that has not ended
+        self._num_pending_bytes = 0
+        self._data_lines: list[bytes] = []  # of the event that has not ended
+        self._num_data_bytes = 0
+        self._name = b""
+        self._skip_lf = False  # the last read ended in CR: an LF that follows belongs to it
+        self._is_fresh = False  # nothing is pending: the next byte begins an event
+
+    def feed(self, data: bytes) -> list[SseEvent]:
+        """Take what one read brought. Raises StreamError when one event exceeds the limit."""
+        if (
+            self._is_fresh
+            and data.startswith(b"data: ")
+            and data.find(b"\n") == len(data) - 2
+            and data.endswith(b"\n")
+            and b"\r" not in data
+        ):
+            return [SseEvent(data[6:-2])]  # the usual case: one event, whole
+        return self._feed_lines(data)
+
+    def close(self) -> list[SseEvent]:
+        """The event that the end of the stream left without its blank line, if any.
+
+        The standard drops it. Here it arrived and is worth a look: servers forget the last LF.
+        """
+        pending = [self._start] if self._start else self._pending
+        if pending:
+            self._start = None
+            self._take_line(b"".join(pending))
+        event = self._dispatch()
+        self._pending = []
+        return [event] if event else []
+
+    def _feed_lines(self, data: bytes) -> list[SseEvent]:
+        if self._start is not None:
+            data = self._start + data
+            if len(data) < len(_BOM) and _BOM.startswith(data):
+                self._start = data
+                return []
+            self._start = None
+            data = data.removeprefix(_BOM)
+        if self._skip_lf and data:
+            self._skip_lf = False
+            data = data.removeprefix(b"\n")
+        if b"\r" in data:
+            self._skip_lf = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = data.split(b"\n")
+        rest = lines.pop()
+        events = []
+        if lines and self._pending:
+            self._pending.append(lines[0])
+            lines[0] = b"".join(self._pending)
+            self._pending, self._num_pending_bytes = [], 0
+        for line in lines:
+            if line:
+                self._take_line(line)
+            elif event := self._dispatch():
+                events.append(event)
+        if rest:
+            self._pending.append(rest)
+            self._num_pending_bytes += len(rest)
+        if self._num_pending_bytes + self._num_data_bytes > MAX_EVENT_BYTES:
+            raise StreamError(
+                f"one event of the stream is larger than {MAX_EVENT_BYTES // 2**20} MB",
+                "turn off echo and logprobs; this is no answer that can be measured",
+            )
+        self._is_fresh = not (self._pending or self._data_lines or self._name or self._skip_lf)
+        return events
+
+    def _take_line(self, line: bytes) -> None:
+        field, _, value = line.partition(b":")
+        if not field:
+            self.num_keep_alives += 1
+            return
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            self._data_lines.append(value)
+            self._num_data_bytes += len(value)
+        elif field == b"event":
+            self._name = value
+
+    def _dispatch(self) -> SseEvent | None:
+        """The blank line: end of an event."""
+        data, name = b"\n".join(self._data_lines), self._name
+        if not data:
+            self.num_keep_alives += bool(self._data_lines or name)
+        self._data_lines, self._name, self._num_data_bytes = [], b"", 0
+        return SseEvent(data, name) if data else None
+
+
+class TokenStream:
+    """The bytes of one answer, with their instants -> the fields of a record, as they come.
+
+    `tokens_per_event`: 1 for engines whose every event is one token; None where nobody knows.
+    """
+
+    def __init__(self, tokens_per_event: int | None = None) -> None:
+        self.event_at_s: list[float] = []
+        self.event_tokens: list[int | None] = []
+        self.event_kind: list[EventKind] = []
+        self.event_text: list[str] = []
+        self.event_step_mark: list[float | None] = []
+        self.event_num_draft_tokens: list[int | None] = []
+        self.event_num_accepted_tokens: list[int | None] = []
+        self.finish_reason: str | None = None
+        self.done = False
+        self.model: str | None = None
+        self.system_fingerprint: str | None = None
+        self.num_malformed = 0
+        self.num_chunks = 0
+        self.error: RequestError | None = None
+        self._parser = SseParser()
+        self._tokens_per_event = tokens_per_event
+        self._counted: int | None = None  # completion_tokens up to the last event; None: unknown
+        self._usage: Usage | None = None
+        self._usage_data = b""
+        self._timings_data = b""
+        self._evidence: dict[str, Any] = {}
+        self._at_s = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing worth waiting for will follow."""
+        return self.done or self.error is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """The server said that the answer ended."""
+        return self.done or self.finish_reason is not None
+
+    def feed(self, data: bytes, at_s: float) -> None:
+        """Take what one read brought at `at_s`."""
+        self._at_s = at_s
+        try:
+            events = self._parser.feed(data)
+        except StreamError as error:
+            self.error = self.error or RequestError(kind="malformed", message=str(error))
+            return
+        for event in events:
+            self._take(event.data, event.name, at_s)
+
+    def close(self) -> None:
+        """The body ended."""
+        for event in self._parser.close():
+            num_malformed = self.num_malformed
+            self._take(event.data, event.name, self._at_s)
+            self.num_malformed = num_malformed  # a cut event is no malformed one
+
+    def fields(self) -> dict[str, Any]:
+        """What was seen, as keyword arguments of `RequestRecord`."""
+        usage = self._usage or Usage()
+        if self.event_at_s and not usage.completion_tokens:
+            usage = Usage()  # zeros beside an answer are no count
+        completion, prompt = usage.completion_tokens_details, usage.prompt_tokens_details
+        reasoning = completion.reasoning_tokens if completion else None
+        evidence = dict(self._evidence)
+        for key, data in (("usage", self._usage_data), ("timings", self._timings_data)):
+            if data:
+                evidence[key] = decode_object(data).get(key)
+        return {
+            "event_at_s": self.event_at_s,
+            "event_tokens": self.event_tokens,
+            "event_kind": self.event_kind,
+            "event_text": self.event_text,
+            "event_step_mark": self.event_step_mark,
+            "event_num_draft_tokens": self.event_num_draft_tokens,
+            "event_num_accepted_tokens": self.event_num_accepted_tokens,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_prompt_tokens": prompt.cached_tokens if prompt else None,
+            "completion_tokens": usage.completion_tokens,
+            "reasoning_tokens": usage.reasoning_tokens if reasoning is None else reasoning,
+            "finish_reason": self.finish_reason,
+            "done": self.done,
+            "model": self.model,
+            "system_fingerprint": self.system_fingerprint,
+            "evidence": evidence,
+            "num_keep_alives": self._parser.num_keep_alives,
+            "num_malformed": self.num_malformed,
+            "error": self.error,
+        }
+
+    def _take(self, data: bytes, name: bytes, at_s: float) -> None:
+        """One event."""
+        if name == b"ping":
+            self._parser.num_keep_alives += 1
+            return
+        chunk = decode_chunk(data)
+        if chunk is None:
+            self._take_text(data, name)
+            return
+        self.num_chunks += 1
+        if chunk.error or name == b"error" or chunk.object == "error":
+            self._fail(data, chunk.error)
+        if self.model is None:
+            self.model, self.system_fingerprint = chunk.model, chunk.system_fingerprint
+        if chunk.timings is not None:
+            self._timings_data = data
+        if chunk.metrics or chunk.sglext or chunk.stats:
+            self._keep_evidence(chunk)
+        usage = chunk.usage
+        if usage is not None and (usage.completion_tokens or self._usage is None):
+            self._usage, self._usage_data = usage, data
+        if chunk.choices:  # usage is read first: the final chunk has none
+            self._take_choices(chunk, chunk.choices, at_s)
+
+    def _take_text(self, data: bytes, name: bytes) -> None:
+        """An event that is no JSON object: the end mark, an error in words, or a broken line."""
+        if data.strip() == b"[DONE]":
+            self.done = True
+        elif name == b"error":
+            self._fail(data, data.decode("utf-8", "replace"))
+        else:
+            self.num_malformed += 1
+
+    def _take_choices(self, chunk: Chunk, choices: list[Choice], at_s: float) -> None:
+        kind: EventKind | None = None
+        text = ""
+        ids: int | None = None
+        for choice in choices:
+            kind, text = _payload(choice, kind, text)
+            if choice.token_ids is not None:
+                ids = (ids or 0) + len(choice.token_ids)
+            elif choice.output_ids is not None:
+                ids = (ids or 0) + len(choice.output_ids)
+            if choice.finish_reason is not None:
+                self._finish(choice.finish_reason)
+            if choice.avg_decoded_tokens_per_iter is not None:
+                self._evidence["avg_decoded_tokens_per_iter"] = choice.avg_decoded_tokens_per_iter
+        tokens, grew = self._count(chunk, choices, kind is not None)
+        if ids is not None:
+            tokens, grew = ids, ids > 0
+        if kind is None:
+            if not grew:
+                return
+            kind = "other"
+        self.event_at_s.append(at_s)
+        self.event_tokens.append(tokens)
+        self.event_kind.append(kind)
+        self.event_text.append(text)
+        if chunk.timings is not None or self.event_step_mark:
+            self._mark_step(chunk)
+
+    def _count(
+        self, chunk: Chunk, choices: list[Choice], has_text: bool
+    ) -> tuple[int | None, bool]:
+        """Tokens of this event where no ids tell, and whether the server's count grew.
+
+        A count in the one chunk that finishes the answer is its total, not this event's: growth
+        means something only when an earlier chunk was counted too, or this is the first event.
+        """
+        count = chunk.usage.completion_tokens if chunk.usage is not None else None
+        if not count:
+            if not has_text:
+                return None, False
+            self._counted = None
+            return self._uncounted(choices), False
+        is_first = not self.event_at_s
+        before = 0 if is_first and self._counted is None else self._counted
+        self._counted = count
+        finishes = choices[0].finish_reason is not None
+        if before is None or (is_first and before == 0 and finishes and not has_text):
+            return self._uncounted(choices), False
+        if count < before:
+            return self._uncounted(choices), False
+        return count - before, count > before
+
+    def _uncounted(self, choices: list[Choice]) -> int | None:
+        """Tokens of an event without a count: what is known of the engine, or its logprobs."""
+        if self._tokens_per_event is not None:
+            return self._tokens_per_event
+        logprobs = choices[0].logprobs
+        entries = logprobs and (logprobs.content or logprobs.tokens)
+        return len(entries) if entries else None
+
+    def _mark_step(self, chunk: Chunk) -> None:
+        """llama.cpp: events with the same `predicted_ms` came from one decode step."""
+        missing = [None] * (len(self.event_at_s) - 1 - len(self.event_step_mark))
+        timings = chunk.timings or Timings()
+        self.event_step_mark += [*missing, timings.predicted_ms]
+        self.event_num_draft_tokens += [*missing, timings.draft_n]
+        self.event_num_accepted_tokens += [*missing, timings.draft_n_accepted]
+
+    def _keep_evidence(self, chunk: Chunk) -> None:
+        for key, value in (
+            ("metrics", chunk.metrics),
+            ("sglext", chunk.sglext),
+            ("stats", chunk.stats),
+        ):
+            known = self._evidence.get(key)
+            if isinstance(value, dict) and isinstance(known, dict):
+                known.update(value)  # SGLang sends parts of sglext in several chunks
+            elif value:
+                self._evidence[key] = value
+
+    def _finish(self, reason: str) -> None:
+        self.finish_reason = reason
+        if reason in _FAILED_REASONS and self.error is None:
+            self.error = RequestError(
+                kind="error_in_stream", message=f"the server ended the answer with {reason!r}"
+            )
+
+    def _fail(self, data: bytes, error: Any) -> None:
+        if self.error is None:
+            self.error = RequestError(
+                kind="error_in_stream", message=error_text(error or decode_object(data))
+            )
+
+
+def error_text(error: Any) -> str:
+    """The words of an error object as servers send it: text, {"message"}, {"error": {...}}."""
+    if isinstance(error, dict):
+        for key in ("message", "error", "detail", "msg"):
+            if error.get(key):
+                return error_text(error[key])
+    if isinstance(error, str):
+        return error[:500]
+    return msgspec.json.encode(error).decode()[:500]
+
+
+def _payload(choice: Choice, kind: EventKind | None, text: str) -> tuple[EventKind | None, str]:
+    """Kind and text of a choice, added to those of the choices before it."""
+    delta = choice.delta
+    if delta is None:
+        return ("answer", text + choice.text) if choice.text else (kind, text)
+    if delta.content:
+        return "answer", text + delta.content
+    reasoning = delta.reasoning_content or delta.reasoning or delta.reasoning_text
+    if reasoning:
+        return kind or "reasoning", text + reasoning
+    if delta.tool_calls:
+        functions = [call.function for call in delta.tool_calls if call.function]
+    elif delta.function_call:
+        functions = [delta.function_call]
+    else:
+        return ("answer", text + delta.refusal) if delta.refusal else (kind, text)
+    pieces = "".join((function.name or "") + (function.arguments or "") for function in functions)
+    return (kind or "tool", text + pieces) if pieces else (kind, text)
