@@ -1,0 +1,123 @@
+"""The report for a terminal: first the answer, then how far to trust it, then what to do next."""
+
+import textwrap
+
+from rich.cells import cell_len
+
+from sakiyomi.report import format as fmt
+from sakiyomi.results import Cell, Report
+
+HEADER = ("scenario", "arm", "decode tok/s", "TTFT ms", "accepted", "tok/step", "speedup")
+
+
+def render(report: Report, width: int = 80) -> str:
+    """The whole report, `width` columns wide; wide characters count two."""
+    lines = [fmt.title(report), ""]
+    if report.provenance != "measured":
+        lines[1:1] = ["published numbers, not measured here"]
+    many_loads = len({cell.load.label for cell in report.cells}) > 1
+    for label in dict.fromkeys(cell.load.label for cell in report.cells):
+        if many_loads:
+            lines.append(f"load {label}")
+        cells = [cell for cell in report.cells if cell.load.label == label]
+        lines += [*_table(report, cells, width), ""]
+    lines += _sources(report)
+    lines += _cautions(report, width)
+    if report.decision:
+        lines += ["", *_wrapped(report.decision.get("summary", []), width, "")]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(report: Report, cells: list[Cell], width: int) -> list[str]:
+    rows: list[tuple[str, ...]] = [HEADER]
+    verdicts = [""]
+    previous = None
+    for cell in cells:
+        compared = fmt.speedup(report, cell)
+        is_baseline = cell.arm == report.baseline
+        rows.append(
+            (
+                cell.scenario if cell.scenario != previous else "",
+                cell.arm,
+                fmt.tokens_mark(cell) + fmt.short_interval(cell.decode_tokens_per_s),
+                fmt.milliseconds(cell.ttft_s),
+                fmt.percent(cell.acceptance.draft_acceptance_rate) if cell.acceptance else "-",
+                fmt.number(cell.tokens_per_step.point) if cell.tokens_per_step else "-",
+                "1" if is_baseline else fmt.estimate(compared.ratio if compared else None),
+            )
+        )
+        verdicts.append("" if is_baseline else fmt.verdict(compared))
+        previous = cell.scenario
+    return _align(rows, verdicts, width)
+
+
+def _align(rows: list[tuple[str, ...]], verdicts: list[str], width: int) -> list[str]:
+    """Columns side by side; the verdict at the line's end, or below when there is no room."""
+    widths = [max(cell_len(row[i]) for row in rows) for i in range(len(HEADER))]
+    gap = 2 if sum(widths) + 2 * (len(HEADER) - 1) <= width else 1
+    before_last = sum(widths[:-1]) + gap * (len(HEADER) - 1)
+    room = width - before_last - widths[-1] - 2
+    inline = room >= max(len(verdict) for verdict in verdicts)
+    lines = []
+    for row, verdict in zip(rows, verdicts, strict=True):
+        padded = [text + " " * (widths[i] - cell_len(text)) for i, text in enumerate(row)]
+        line = (" " * gap).join(padded)
+        if inline and verdict:
+            line += "  " + verdict
+        lines.append(line.rstrip())
+        if verdict and not inline:
+            lines.append(" " * min(before_last, width - len(verdict)) + verdict)
+    return lines
+
+
+def _sources(report: Report) -> list[str]:
+    """One line on where the acceptance comes from, and whether the sources agree."""
+    lines = []
+    for cell in report.cells:
+        found = cell.acceptance
+        if found is None:
+            continue
+        text = f"acceptance: {found.quality}, from {SOURCE_WORDS[found.source]}"
+        check = found.cross_check
+        if check and check.get("agrees"):
+            text += f"; agrees with {SOURCE_WORDS[check['source']]}"
+        if found.unit == "repeat":
+            text += "; intervals over repeats"
+        if text not in lines:
+            lines.append(text)
+    if any(cell.tokens == "estimated" for cell in report.cells):
+        lines.append("~ tokens are estimated: the server does not count them")
+    return lines
+
+
+SOURCE_WORDS = {
+    "per_request": "the server's per-request record",
+    "counters": "its counters",
+    "events": "the steps seen in the stream",
+    "bursts": "bursts of arrivals",
+    "gauge": "a running average of the server",
+}
+
+
+def _cautions(report: Report, width: int) -> list[str]:
+    messages = [caution.message for caution in report.cautions]
+    for cell in report.cells:
+        where = f"{cell.scenario} x {cell.arm}"
+        if len({c.load.label for c in report.cells}) > 1:
+            where += f" ({cell.load.label})"
+        messages += [f"{where}: {caution.message}" for caution in cell.cautions]
+    return ["", *_wrapped(dict.fromkeys(messages), width, "! ")] if messages else []
+
+
+def _wrapped(texts: "dict[str, None] | list[str]", width: int, mark: str) -> list[str]:
+    lines: list[str] = []
+    for text in texts:
+        lines += textwrap.wrap(
+            text,
+            width,
+            initial_indent=mark,
+            subsequent_indent=" " * len(mark),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return lines

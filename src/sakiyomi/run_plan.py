@@ -1,0 +1,118 @@
+"""Flags -> a plan: what `sakiyomi run` measures when no plan file says it."""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from sakiyomi.errors import PlanError
+from sakiyomi.plan import Arm, ClosedLoad, Plan, ScenarioRef, parse_plan
+
+EMBEDDED_SCENARIOS = ("ja_chat", "code_agent", "en_chat", "ja_code")
+EMBEDDED_CONVERSATIONS = 4
+EMBEDDED_MAX_TOKENS = 96
+"""A few minutes on two cores."""
+URL_SCENARIOS = ("ja_chat", "code_agent")
+URL_CONVERSATIONS = 8
+"""About five minutes at 70 tokens a second."""
+
+
+class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags of `run` that shape a plan."""
+
+    urls: tuple[str, ...] = ()
+    model: str | None = None
+    engine: str | None = None
+    scenarios: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    repeats: int | None = None
+    concurrency: tuple[int, ...] = ()
+    name: str | None = None
+    metrics_urls: tuple[str, ...] = ()
+    api_key_env: str | None = None
+
+
+def plan_from_flags(flags: RunFlags, embedded_arms: Sequence[Arm]) -> Plan:
+    """The plan that the flags mean: attached arms, or the embedded engine's two."""
+    arms = list(_attached(flags)) if flags.urls else list(embedded_arms)
+    names = flags.scenarios or (URL_SCENARIOS if flags.urls else EMBEDDED_SCENARIOS)
+    count, cap = URL_CONVERSATIONS, flags.max_tokens
+    if not flags.urls:
+        count, cap = EMBEDDED_CONVERSATIONS, flags.max_tokens or EMBEDDED_MAX_TOKENS
+    refs = [
+        ScenarioRef(name=name, num_conversations=count, max_tokens=cap)
+        if not name.endswith(".jsonl")
+        else ScenarioRef(
+            name=re.sub(r"^.*[/\\]|\.jsonl$", "", name), file=name, max_tokens=flags.max_tokens
+        )
+        for name in names
+    ]
+    plan = Plan(
+        name=flags.name or _name(flags),
+        arms=tuple(arms),
+        scenarios=tuple(refs),
+        loads=tuple(ClosedLoad(max_concurrency=n) for n in flags.concurrency) or (ClosedLoad(),),
+        repeats=flags.repeats or 2,
+    )
+    return parse_plan(msgspec.to_builtins(plan), "flags")
+
+
+def override(plan: Plan, flags: RunFlags) -> Plan:
+    """A plan file's values with the flags that were given beside it."""
+    if flags.urls:
+        raise PlanError("a plan and --url exclude each other", "put the url into the plan's arms")
+    changes: dict[str, object] = {}
+    if flags.repeats:
+        changes["repeats"] = flags.repeats
+    if flags.name:
+        changes["name"] = flags.name
+    if flags.concurrency:
+        changes["loads"] = tuple(ClosedLoad(max_concurrency=n) for n in flags.concurrency)
+    if flags.scenarios:
+        known = {ref.name: ref for ref in plan.scenarios}
+        changes["scenarios"] = tuple(
+            known.get(name) or ScenarioRef(name=name) for name in flags.scenarios
+        )
+    if flags.max_tokens:
+        changes["scenarios"] = tuple(
+            msgspec.structs.replace(ref, max_tokens=flags.max_tokens)
+            for ref in changes.get("scenarios", plan.scenarios)  # type: ignore[attr-defined]
+        )
+    if flags.api_key_env:
+        changes["arms"] = tuple(
+            msgspec.structs.replace(arm, api_key_env=arm.api_key_env or flags.api_key_env)
+            for arm in plan.arms
+        )
+    changed = msgspec.structs.replace(plan, **changes)
+    return parse_plan(msgspec.to_builtins(changed), plan.name)
+
+
+def _attached(flags: RunFlags) -> list[Arm]:
+    arms: list[Arm] = []
+    for index, text in enumerate(flags.urls):
+        named = re.match(r"^([\w.-]+)=(.*)$", text)
+        name, url = (named.group(1), named.group(2)) if named else ("", text)
+        if not re.match(r"https?://", url):
+            if url.count(":") > 1 and not url.startswith("["):
+                raise PlanError(
+                    f"--url {text}: an IPv6 address needs brackets", "write http://[::1]:8000"
+                )
+            url = "http://" + url
+        arms.append(
+            Arm(
+                name=name or ("server" if len(flags.urls) == 1 else f"server-{index + 1}"),
+                engine=flags.engine or "openai",
+                model=flags.model,
+                url=url,
+                metrics_urls=flags.metrics_urls if len(flags.urls) == 1 else (),
+                api_key_env=flags.api_key_env,
+            )
+        )
+    return arms
+
+
+def _name(flags: RunFlags) -> str:
+    if not flags.urls:
+        return "embedded engine"
+    host = re.sub(r"^([\w.-]+=)?(https?://)?", "", flags.urls[0]).split("/")[0]
+    return f"{flags.model.split('/')[-1]} on {host}" if flags.model else host
