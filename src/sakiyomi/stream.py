@@ -155,7 +155,7 @@ class TokenStream:
         self.model: str | None = None
         self.system_fingerprint: str | None = None
         self.num_malformed = 0
-        self.num_chunks = 0
+        self.last_chunk_at_s: float | None = None
         self.error: RequestError | None = None
         self._parser = SseParser()
         self._tokens_per_event = tokens_per_event
@@ -236,7 +236,24 @@ class TokenStream:
         if chunk is None:
             self._take_text(data, name)
             return
-        self.num_chunks += 1
+        self.last_chunk_at_s = at_s
+        self._take_head(chunk, data, name)
+        if chunk.choices:  # after the usage: the chunk that brings it may have none
+            self._take_choices(chunk, chunk.choices, at_s)
+
+    def take_document(self, data: bytes) -> bool:
+        """A whole answer instead of a stream: its counts. False when it is no JSON object."""
+        chunk = decode_chunk(data)
+        if chunk is None:
+            return False
+        self._take_head(chunk, data, b"")
+        for choice in chunk.choices or ():
+            if choice.finish_reason is not None:
+                self._finish(choice.finish_reason)
+        return True
+
+    def _take_head(self, chunk: Chunk, data: bytes, name: bytes) -> None:
+        """What a chunk says beside its tokens."""
         if chunk.error or name == b"error" or chunk.object == "error":
             self._fail(data, chunk.error)
         if self.model is None:
@@ -248,8 +265,6 @@ class TokenStream:
         usage = chunk.usage
         if usage is not None and (usage.completion_tokens or self._usage is None):
             self._usage, self._usage_data = usage, data
-        if chunk.choices:  # usage is read first: the final chunk has none
-            self._take_choices(chunk, chunk.choices, at_s)
 
     def _take_text(self, data: bytes, name: bytes) -> None:
         """An event that is no JSON object: the end mark, an error in words, or a broken line."""

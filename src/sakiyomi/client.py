@@ -1,0 +1,341 @@
+"""HTTP: stream a request into a record, fetch a page. No retries, no hidden waiting.
+
+A failed request is data: its record tells what failed and keeps what arrived.
+"""
+
+import asyncio
+import ssl
+import time
+from collections import defaultdict
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urljoin
+
+import msgspec
+
+from sakiyomi import __version__
+from sakiyomi.answer import Answer, Timeouts
+from sakiyomi.connection import Clock, ConnectFailure, Connection, Exchange, open_connection
+from sakiyomi.errors import EngineError
+from sakiyomi.record import RequestError, RequestKey, RequestRecord
+from sakiyomi.stream import TokenStream
+from sakiyomi.urls import Address, same_host, split_url
+
+IDLE_LIMIT_S = 4.0
+"""A connection idle for longer is not used again: servers close theirs after 5 s (uvicorn's
+timeout_keep_alive, Node's keepAliveTimeout, cpp-httplib's keep-alive timeout), maybe just now."""
+
+__all__ = ["Client", "Response", "Timeouts"]
+
+MAX_REDIRECTS = 3
+_NUM_OPENED_AT_ONCE = 64
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """A page as it came. `at_s`: when it was complete. Header names are in lower case."""
+
+    url: str
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    at_s: float
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8, a BOM included."""
+        return self.body.decode("utf-8", "replace")
+
+
+class Client:
+    """Connections to any number of servers, and how long to wait for them.
+
+    `api_key` goes to the host of `api_url` alone; without `api_url` that is the host which is
+    asked first.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - frozen
+        ca_file: str | None = None,
+        insecure: bool = False,
+        api_key: str | None = None,
+        api_url: str | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self._timeouts = timeouts
+        self._ca_file = ca_file
+        self._insecure = insecure
+        self._api_key = _checked_key(api_key)
+        self._api_url = api_url
+        self._clock = clock
+        self._tls: ssl.SSLContext | None = None
+        self._idle: dict[tuple[str, str, int], list[Connection]] = defaultdict(list)
+        self._open: set[Connection] = set()
+        self._running: dict[Exchange, str] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        connections = list(self._open)
+        for connection in connections:
+            connection.abort()
+        self._idle.clear()
+        await asyncio.gather(*(connection.closed for connection in connections))
+        self._open.clear()
+
+    def abort(self, request_id: str | None = None) -> int:
+        """Give up on the running request of this id, or on all: their records say `cancelled`."""
+        chosen = [
+            exchange
+            for exchange, running_id in self._running.items()
+            if request_id is None or running_id == request_id
+        ]
+        for exchange in chosen:
+            exchange.stop(RequestError(kind="cancelled", message="given up by the client"))
+        return len(chosen)
+
+    async def preopen(self, url: str, num_connections: int) -> float:
+        """Have this many connections open; the seconds it took. Raises EngineError."""
+        address = self._address(url)
+        started_at_s = self._clock()
+        idle = self._idle[address[:3]]
+        idle[:] = [connection for connection in idle if self._is_fresh(connection)]
+        try:
+            while (missing := num_connections - len(idle)) > 0:
+                idle += await asyncio.gather(
+                    *(self._connect(address) for _ in range(min(missing, _NUM_OPENED_AT_ONCE)))
+                )
+        except ConnectFailure as error:
+            raise EngineError(f"{url}: {error.message}", error.hint) from error
+        return self._clock() - started_at_s
+
+    async def stream(
+        self,
+        url: str,
+        body: dict[str, Any],
+        key: RequestKey,
+        *,
+        tokens_per_event: int | None = None,
+    ) -> RequestRecord:
+        """POST the body and read the answer's events. Raises for no failure of the request.
+
+        `tokens_per_event`: 1 for an engine whose every event is one token.
+        """
+        address = self._address(url)
+        request = self._request("POST", url, address, msgspec.json.encode(body))
+        answer = Answer(url, TokenStream(tokens_per_event), self._timeouts, self._clock)
+        started_at_s = self._clock()
+        try:
+            connection, connect_s = await self._acquire(address)
+        except ConnectFailure as error:
+            refusal = RequestError(kind=error.kind, message=f"{error.message}; {error.hint}")
+            return self._record(answer, key, body, (started_at_s, self._clock(), 0.0), refusal)
+        exchange = answer.exchange
+        self._running[exchange] = key.request_id
+        answer.sent_at_s = self._clock()
+        connection.send(exchange, request)
+        answer.watch()
+        try:
+            await exchange.ended
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
+        finally:
+            answer.unwatch()
+            del self._running[exchange]
+            self._release(address, connection)
+        failure = answer.close()
+        times = (answer.sent_at_s, answer.closed_at_s, connect_s)
+        return self._record(answer, key, body, times, failure)
+
+    async def fetch(
+        self,
+        url: str,
+        *,
+        method: str = "GET",
+        body: dict[str, Any] | None = None,
+        timeout_s: float = 30.0,
+    ) -> Response:
+        """A page, whatever its HTTP status, over a connection of its own.
+
+        Raises EngineError when none came: the URL, the reason, the remedy.
+        """
+        payload = None if body is None else msgspec.json.encode(body)
+        try:
+            async with asyncio.timeout(timeout_s):
+                for _ in range(MAX_REDIRECTS + 1):
+                    response = await self._fetch_once(url, method, payload)
+                    target = response.headers.get("location")
+                    if response.status not in (301, 302, 303, 307, 308) or not target:
+                        return response
+                    url = urljoin(url, target)
+        except TimeoutError as error:
+            raise EngineError(
+                f"{url} did not answer within {timeout_s:g} s", "is the server busy or starting?"
+            ) from error
+        except ConnectFailure as error:
+            raise EngineError(f"{url}: {error.message}", error.hint) from error
+        raise EngineError(f"{url}: more than {MAX_REDIRECTS} redirects", "give the final URL")
+
+    async def _fetch_once(self, url: str, method: str, payload: bytes | None) -> Response:
+        address = self._address(url)
+        connection = await self._connect(address)
+        pieces: list[bytes] = []
+        exchange = Exchange(pieces.append)
+        connection.send(exchange, self._request(method, url, address, payload, close=True))
+        try:
+            await exchange.ended
+        finally:
+            connection.release()
+            connection.abort()
+            self._open.discard(connection)
+        if exchange.ending != "complete":
+            reason = exchange.error.message if exchange.error else exchange.cause
+            raise EngineError(
+                f"{url}: the connection closed before the answer was complete"
+                + (f": {reason}" if reason else ""),
+                "look at the server's log; is this an HTTP port?",
+            )
+        return Response(
+            url=url,
+            status=exchange.status,
+            headers={name: self._redact(value) for name, value in exchange.headers.items()},
+            body=self._redact_bytes(b"".join(pieces)),
+            at_s=exchange.at_s,
+        )
+
+    def _address(self, url: str) -> Address:
+        address = split_url(url)
+        if self._api_url is None:
+            self._api_url = url
+        return address
+
+    async def _acquire(self, address: Address) -> tuple[Connection, float]:
+        """An open connection, and the seconds it took to open one where none was."""
+        idle = self._idle[address[:3]]
+        while idle:
+            connection = idle.pop()
+            if self._is_fresh(connection):
+                return connection, 0.0
+        started_at_s = self._clock()
+        connection = await self._connect(address)
+        return connection, self._clock() - started_at_s
+
+    async def _connect(self, address: Address) -> Connection:
+        if address.scheme == "https" and self._tls is None:
+            self._tls = _tls_context(self._ca_file, insecure=self._insecure)
+        connection = await open_connection(
+            address, self._clock, self._tls, self._timeouts.connect_s
+        )
+        self._open.add(connection)
+        connection.closed.add_done_callback(lambda _: self._open.discard(connection))
+        return connection
+
+    def _is_fresh(self, connection: Connection) -> bool:
+        """Whether an idle connection can carry a request; closes it otherwise."""
+        if connection.is_open and self._clock() - connection.idle_since_s < IDLE_LIMIT_S:
+            return True
+        connection.abort()
+        return False
+
+    def _release(self, address: Address, connection: Connection) -> None:
+        if connection.release():
+            self._idle[address[:3]].append(connection)
+
+    def _request(
+        self, method: str, url: str, address: Address, payload: bytes | None, *, close: bool = False
+    ) -> bytes:
+        """Head and body of a request."""
+        lines = [
+            f"{method} {address.target} HTTP/1.1",
+            f"Host: {address.authority}",
+            f"User-Agent: sakiyomi/{__version__}",
+            "Accept: */*",
+            "Accept-Encoding: identity",
+        ]
+        if self._api_key and same_host(url, self._api_url or url):
+            lines.append(f"Authorization: Bearer {self._api_key}")
+        if close:
+            lines.append("Connection: close")
+        if payload is not None:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(payload)}"]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + (payload or b"")
+
+    def _record(
+        self,
+        answer: Answer,
+        key: RequestKey,
+        body: dict[str, Any],
+        times: tuple[float, float, float],
+        failure: RequestError | None,
+    ) -> RequestRecord:
+        sent_at_s, closed_at_s, connect_s = times
+        cap = body.get("max_tokens", body.get("max_completion_tokens"))
+        fields = answer.tokens.fields() | {"error": failure}
+        record = RequestRecord(
+            key=key,
+            sent_at_s=sent_at_s,
+            closed_at_s=closed_at_s,
+            connect_s=connect_s,
+            first_byte_at_s=answer.exchange.first_byte_at_s,
+            max_tokens=cap if isinstance(cap, int) else None,
+            **fields,
+        )
+        if self._is_echoed(record):
+            clean = self._redact_bytes(msgspec.json.encode(record))
+            return msgspec.json.decode(clean, type=RequestRecord)
+        return record
+
+    def _is_echoed(self, record: RequestRecord) -> bool:
+        """Whether a server gave the key back; then the record must not carry it."""
+        if not self._api_key or len(self._api_key) < 8:
+            return False  # `EMPTY`, `x`: a word that stands for no key
+        said = [*record.event_text, record.error.message if record.error else "", record.model]
+        return any(self._api_key in text for text in said if text) or (
+            self._api_key.encode() in msgspec.json.encode(record.evidence)
+        )
+
+    def _redact(self, text: str) -> str:
+        return self._redact_bytes(text.encode()).decode()
+
+    def _redact_bytes(self, data: bytes) -> bytes:
+        if not self._api_key or len(self._api_key) < 8:
+            return data
+        return data.replace(self._api_key.encode(), b"***")
+
+
+def _tls_context(ca_file: str | None, *, insecure: bool) -> ssl.SSLContext:
+    """Verified by the system's authorities (SSL_CERT_FILE is OpenSSL's own) and `ca_file`."""
+    context = ssl.create_default_context()
+    if ca_file:
+        try:
+            context.load_verify_locations(ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise EngineError(
+                f"the certificate file {ca_file} cannot be read: {error}", "give a PEM file"
+            ) from error
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _checked_key(api_key: str | None) -> str | None:
+    """The key without the line end of the file it came from."""
+    key = (api_key or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise EngineError(
+            "the API key has characters that no header can carry", "check its variable"
+        )
+    return key or None
