@@ -18,14 +18,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(arguments, "verb"):
         parser.print_help()
         return 2
-    from sakiyomi.errors import SakiyomiError  # noqa: PLC0415 - help must not pay for it
+    from sakiyomi.errors import SakiyomiError
 
     try:
         status: int = arguments.verb(arguments)
     except SakiyomiError as error:
         if arguments.traceback:
             raise
-        from sakiyomi.terminal import warn  # noqa: PLC0415
+        from sakiyomi.terminal import warn
 
         warn(f"error: {error.message}")
         if error.hint:
@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _version_or_help(parser: argparse.ArgumentParser) -> Callable[[Arguments], int]:
     def show(arguments: Arguments) -> int:
         if arguments.version:
-            from sakiyomi import __version__  # noqa: PLC0415
+            from sakiyomi import __version__
 
             sys.stdout.write(f"sakiyomi {__version__}\n")
             return 0
@@ -108,7 +108,7 @@ def _json(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: Arguments) -> int:
-    from sakiyomi.run_command import run_command  # noqa: PLC0415
+    from sakiyomi.run_command import run_command
 
     return run_command(arguments)
 
@@ -121,7 +121,7 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(arguments: Arguments) -> int:
-    from sakiyomi.report_command import report_command  # noqa: PLC0415
+    from sakiyomi.report_command import report_command
 
     return report_command(arguments)
 
@@ -135,7 +135,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _compare(arguments: Arguments) -> int:
-    from sakiyomi.report_command import compare_command  # noqa: PLC0415
+    from sakiyomi.report_command import compare_command
 
     return compare_command(arguments)
 
@@ -153,8 +153,8 @@ def _bytes_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _bytes(arguments: Arguments) -> int:
-    from sakiyomi.bytes_report import bytes_command  # noqa: PLC0415
-    from sakiyomi.terminal import write  # noqa: PLC0415
+    from sakiyomi.bytes_report import bytes_command
+    from sakiyomi.terminal import write
 
     text = bytes_command(
         arguments.models,
@@ -180,7 +180,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _explain(arguments: Arguments) -> int:
-    from sakiyomi.explain_command import explain_command  # noqa: PLC0415
+    from sakiyomi.explain_command import explain_command
 
     return explain_command(arguments)
 
@@ -198,7 +198,7 @@ def _decide_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _decide(arguments: Arguments) -> int:
-    from sakiyomi.decide_command import decide_command  # noqa: PLC0415
+    from sakiyomi.decide_command import decide_command
 
     return decide_command(arguments)
 
@@ -217,7 +217,7 @@ def _scenarios_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _scenarios(arguments: Arguments) -> int:
-    from sakiyomi.scenarios_command import scenarios_command  # noqa: PLC0415
+    from sakiyomi.scenarios_command import scenarios_command
 
     return scenarios_command(arguments)
 
@@ -227,7 +227,7 @@ def _history_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _history(arguments: Arguments) -> int:
-    from sakiyomi.report_command import history_command  # noqa: PLC0415
+    from sakiyomi.report_command import history_command
 
     return history_command(arguments)
 
@@ -238,7 +238,7 @@ def _fake_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _fake_engine(arguments: Arguments) -> int:
-    from sakiyomi import fake_engine  # noqa: PLC0415
+    from sakiyomi import fake_engine
 
     parser = argparse.ArgumentParser(prog="sakiyomi fake-engine")
     fake_engine.add_arguments(parser)

@@ -7,14 +7,15 @@ import msgspec
 
 from sakiyomi.client import Client, Response
 from sakiyomi.engines import ENGINES, find_engine, recognise
-from sakiyomi.engines.engine import Engine, ServerFacts
+from sakiyomi.engines.engine import Engine
 from sakiyomi.errors import EngineError, MetricsError
 from sakiyomi.plan import Arm
 from sakiyomi.record import ArmFacts, Caution, EngineMetrics, RequestKey, RequestRecord
 from sakiyomi.scenario import Sampling
-from sakiyomi.urls import api_root, chat_url, metrics_candidates
+from sakiyomi.urls import api_root, api_url, page_candidates
 from sakiyomi.workload import request_body
 
+CHAT_PATH = "/v1/chat/completions"
 INCLUDE_USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
 
@@ -57,7 +58,7 @@ async def discover(
     engine = find_engine(arm.engine)
     if arm.engine == "openai":
         engine = find_engine(recognise(pages))
-    told = engine.read_server(pages)
+    told, planned = engine.read_server(pages), engine.read_arm(arm)
     model = _choose_model(arm, models or told.models, root)
     metrics_urls, metrics = await _metrics(client, engine, arm, root, model, say)
     fields, thinking, cap, record = await _probe_request(client, arm, engine, root, model, say)
@@ -68,10 +69,12 @@ async def discover(
         model=model,
         argv=argv,
         engine_version=told.engine_version or _version_from(record),
-        speculative_method=told.speculative_method or _planned(arm, "method"),
-        num_speculative_tokens=_draft_length(arm, told, metrics),
-        forced_acceptance=told.forced_acceptance or _planned_forced(arm),
-        lossy_acceptance=told.lossy_acceptance,
+        speculative_method=told.speculative_method or planned.speculative_method,
+        num_speculative_tokens=told.num_speculative_tokens
+        or planned.num_speculative_tokens
+        or (metrics.num_speculative_tokens if metrics else None),
+        forced_acceptance=told.forced_acceptance or planned.forced_acceptance,
+        lossy_acceptance=told.lossy_acceptance or planned.lossy_acceptance,
         request_fields=tuple(key for field in fields for key in field),
         metrics_urls=metrics_urls,
         model_path=told.model_path or (arm.model if argv else None),
@@ -85,7 +88,7 @@ async def discover(
         arm=arm,
         engine=engine,
         facts=facts,
-        chat_url=chat_url(root),
+        chat_url=api_url(root, CHAT_PATH),
         fields=fields,
         thinking=thinking,
         max_tokens_field=cap,
@@ -143,9 +146,7 @@ def _choose_model(arm: Arm, served: tuple[str, ...], root: str) -> str | None:
         raise EngineError(
             f"{root} serves {len(served)} models", "choose one: --model " + " | ".join(served[:8])
         )
-    raise EngineError(
-        f"{root} does not serve {arm.model!r}", "it serves: " + ", ".join(served[:8])
-    )
+    raise EngineError(f"{root} does not serve {arm.model!r}", "it serves: " + ", ".join(served[:8]))
 
 
 async def read_metrics(
@@ -172,7 +173,7 @@ async def _metrics(
     """The metrics pages that answer, and what the first one says."""
     if not engine.metrics_paths and not arm.metrics_urls:
         return (), None
-    asked = arm.metrics_urls or metrics_candidates(root, engine.metrics_paths)
+    asked = arm.metrics_urls or page_candidates(root, engine.metrics_paths)
     found: list[str] = []
     metrics, problems = None, []
     for url in asked:
@@ -219,7 +220,7 @@ async def _probe_request(
         )
         key = RequestKey("probe", "", "", 0, arm.name, "", 0, 0.0, warmup=True)
         return await client.stream(
-            chat_url(root), body, key, tokens_per_event=engine.tokens_per_event
+            api_url(root, CHAT_PATH), body, key, tokens_per_event=engine.tokens_per_event
         )
 
     wanted = (INCLUDE_USAGE, *engine.request_fields)
@@ -228,7 +229,9 @@ async def _probe_request(
         _check_answer(record, root)
         return wanted, True, cap, record
     record = await attempt()
-    if _refused(record) and "max_completion_tokens" in (record.error.message if record.error else ""):
+    if _refused(record) and "max_completion_tokens" in (
+        record.error.message if record.error else ""
+    ):
         cap = "max_completion_tokens"
         record = await attempt()
     _check_answer(record, root)
@@ -268,26 +271,10 @@ def _check_answer(record: RequestRecord, root: str) -> None:
         403: "name the environment variable that holds the key: --api-key-env NAME",
         404: "give the base URL, with or without /v1, and a model that is served",
     }.get(error.status or 0, "send it a request by hand; the server's own log says more")
-    raise EngineError(f"{chat_url(root)}: a first request failed: {error.message}", hint)
+    raise EngineError(f"{api_url(root, CHAT_PATH)}: a first request failed: {error.message}", hint)
 
 
 def _version_from(record: RequestRecord) -> str | None:
     """vLLM's fingerprint is `vllm-<version>-...`; other servers' are taken as they are."""
     fingerprint = record.system_fingerprint or ""
     return fingerprint.split("-")[1] if fingerprint.startswith("vllm-") else None
-
-
-def _planned(arm: Arm, field: str) -> Any:
-    return getattr(arm.speculation, field) if arm.speculation else None
-
-
-def _planned_forced(arm: Arm) -> bool:
-    words = " ".join([*arm.args, *arm.command, str(arm.speculation.options if arm.speculation else "")])
-    env = " ".join(arm.env)
-    return "synth" in words or "SIMULATE_ACC" in env or "FORCE_NUM_ACCEPTED" in env
-
-
-def _draft_length(arm: Arm, told: ServerFacts, metrics: EngineMetrics | None) -> int | None:
-    """The server's word first, then the plan's, then the number of position labels."""
-    told_k: int | None = told.num_speculative_tokens or _planned(arm, "num_speculative_tokens")
-    return told_k or (metrics.num_speculative_tokens if metrics else None)

@@ -193,7 +193,9 @@ class _Drive:
                         return
                     await self._run_pass(order[index], *up)
                     index += 1
-                    if self._repeat_ended(order, index - 1) and self._enough(order[index - 1].repeat):
+                    if self._repeat_ended(order, index - 1) and self._enough(
+                        order[index - 1].repeat
+                    ):
                         return
 
     def _repeat_ended(self, order: list[Pass], index: int) -> bool:
@@ -342,9 +344,7 @@ class _Drive:
     ) -> None:
         """One conversation, turn by turn, with the model's own answers carried along."""
         salt = this.arm if self.salt_arms else ""
-        nonce = make_nonce(
-            self.job.facts.run_id, conversation.conversation_id, this.repeat, salt
-        )
+        nonce = make_nonce(self.job.facts.run_id, conversation.conversation_id, this.repeat, salt)
         messages = opening(conversation, nonce)
         sampling = self.job.scenarios[this.scenario].sampling
         for turn in range(len(conversation.turns)):
@@ -383,9 +383,7 @@ class _Drive:
                 return
             messages.append({"role": "assistant", "content": answer_text(record) or "..."})
 
-    async def _snapshot(
-        self, this: Pass, client: Client, endpoint: Endpoint, moment: Any
-    ) -> None:
+    async def _snapshot(self, this: Pass, client: Client, endpoint: Endpoint, moment: Any) -> None:
         """Wait until the server is idle, then keep its metrics pages as they are."""
         await self._wait_idle(client, endpoint)
         gpu = read_gpu()

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import os
 import shlex
-
 from collections import Counter
 from pathlib import Path
 
@@ -113,7 +112,7 @@ def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
         return override(read_plan(Path(arguments.plan)), flags)
     if flags.urls:
         return plan_from_flags(flags, ())
-    from sakiyomi.embedded import embedded_arms  # noqa: PLC0415 - needs the extra `local`
+    from sakiyomi.embedded import embedded_arms
 
     return plan_from_flags(flags, embedded_arms(arguments.model, say=terminal.warn))
 

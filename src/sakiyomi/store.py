@@ -155,7 +155,7 @@ class RunWriter:
         try:
             if name not in self._files:
                 _end_last_line(self.folder / name)
-                self._files[name] = (self.folder / name).open("ab")  # noqa: SIM115 - until close()
+                self._files[name] = (self.folder / name).open("ab")
             self._files[name].write(self._encoder.encode(fact) + b"\n")
             self._files[name].flush()
         except OSError as problem:

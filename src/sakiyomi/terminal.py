@@ -70,7 +70,7 @@ class Progress:
         self._next_line_at_s = self._started_at_s + PLAIN_LINE_EVERY_S
         if self._quiet or not sys.stderr.isatty():
             return
-        from rich.console import Console  # noqa: PLC0415 - a terminal alone needs it
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 

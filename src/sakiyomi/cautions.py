@@ -1,0 +1,411 @@
+"""Rules that look at a cell's facts and say why a number may not be what it seems.
+
+Each gives evidence and a remedy; the numbers in a message are in its `detail` too.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from sakiyomi.cell_acceptance import FOREIGN_SHARE, Evidence
+from sakiyomi.counter_windows import Window
+from sakiyomi.measured import Measured, is_speculative
+from sakiyomi.record import ArmFacts, Caution
+from sakiyomi.results import Acceptance
+from sakiyomi.stats import median
+
+CACHED_SHARE = 0.1
+"""Of a first turn's prompt: chat templates share a few tokens, a warm cache shares more."""
+CACHE_HIT_SHARE = 0.01
+SHORT_ANSWER_TOKENS = 32
+CLIENT_LAG_S = 0.005
+DRIFT = 0.10
+RATE_GAP = 0.10
+"""Client and server decode rates should agree within this (faults, F15)."""
+MIN_DRAFTS = 20
+
+
+class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules look at."""
+
+    requests: Sequence[Measured]
+    windows: Sequence[Window]
+    facts: ArmFacts
+    evidence: Evidence
+    acceptance: Acceptance | None
+    max_tokens: int | None
+    repeats: Sequence[dict[str, float | int | None]]
+
+    @property
+    def good(self) -> list[Measured]:
+        """The requests that did not fail."""
+        return [request for request in self.requests if request.error is None]
+
+
+def cell_cautions(cell: CellFacts) -> list[Caution]:
+    """Every caution that the rules find, in their order."""
+    return [caution for rule in RULES if (caution := rule(cell)) is not None]
+
+
+def requests_failed(cell: CellFacts) -> Caution | None:
+    """Failed requests are facts: counted, never averaged."""
+    failed = [r.error for r in cell.requests if r.error is not None]
+    if not failed:
+        return None
+    (reason, count), *_ = Counter(f"{e.kind}: {e.message}" for e in failed).most_common(1)
+    return Caution(
+        "requests_failed",
+        f"{len(failed)} of {len(cell.requests)} requests failed, most often ({count}) "
+        f"{reason[:160]}; the numbers are of the others",
+        {"num_failed": len(failed), "reasons": dict(Counter(e.kind for e in failed))},
+    )
+
+
+def tokens_estimated(cell: CellFacts) -> Caution | None:
+    """No count from the server."""
+    guessed = [r for r in cell.good if r.latency.tokens == "estimated"]
+    if not guessed:
+        return None
+    return Caution(
+        "tokens_estimated",
+        f"the server counted the tokens of only {len(cell.good) - len(guessed)} of "
+        f"{len(cell.good)} answers; events were counted instead, a lower bound. Ask it for usage "
+        "(stream_options.include_usage)",
+        {"num_estimated": len(guessed)},
+    )
+
+
+def buffered_stream(cell: CellFacts) -> Caution | None:
+    """Everything arrived in a burst: times inside the answer are not measurable."""
+    held = [r for r in cell.good if r.latency.buffered]
+    if not held:
+        return None
+    return Caution(
+        "buffered_stream",
+        f"{len(held)} of {len(cell.good)} answers came in bursts: something buffers the stream, so "
+        "TTFT and decode rate are not measurable. Turn buffering off (nginx: proxy_buffering off, "
+        "X-Accel-Buffering: no) and use HTTP/1.1",
+        {"num_buffered": len(held)},
+    )
+
+
+def looped_output(cell: CellFacts) -> Caution | None:
+    """Repeating text fakes acceptance."""
+    looped = [r for r in cell.good if r.looped]
+    if not looped:
+        return None
+    return Caution(
+        "looped_output",
+        f"{len(looped)} of {len(cell.good)} answers ran into a loop; repeating text is easy to "
+        "draft and fakes acceptance. Look at them; lower the cap or raise the temperature",
+        {
+            "num_looped": len(looped),
+            "request_ids": [r.key.request_id for r in looped[:5]],
+        },
+    )
+
+
+def cut_by_cap(cell: CellFacts) -> Caution | None:
+    """Most answers were cut: the workload is the cap, not the answer."""
+    cut = sum(r.finish_reason == "length" for r in cell.good)
+    if not cell.good or cut / len(cell.good) < 0.5:
+        return None
+    return Caution(
+        "cut_by_cap",
+        f"{cut} of {len(cell.good)} answers were cut by the cap of {cell.max_tokens} tokens; what "
+        "comes later in an answer is not in these numbers. Raise max_tokens",
+        {"num_cut": cut, "max_tokens": cell.max_tokens},
+    )
+
+
+def no_answer_text(cell: CellFacts) -> Caution | None:
+    """The budget went into thinking."""
+    silent = sum(
+        r.latency.time_to_answer_s is None and r.num_tokens > 1 and r.finish_reason == "length"
+        for r in cell.good
+    )
+    if not silent:
+        return None
+    return Caution(
+        "no_answer_text",
+        f"{silent} of {len(cell.good)} answers reached the cap while thinking and have no visible "
+        "text. Raise max_tokens or set enable_thinking = false",
+        {"num_requests": silent},
+    )
+
+
+def ended_too_early(cell: CellFacts) -> Caution | None:
+    """Answers too short to time."""
+    if not cell.good:
+        return None
+    length = median([r.num_tokens for r in cell.good])
+    if length >= SHORT_ANSWER_TOKENS:
+        return None
+    return Caution(
+        "ended_too_early",
+        f"half of the answers have {length:.0f} tokens or fewer; their decode rate rests on few "
+        "steps. Ask for longer answers",
+        {"median_num_tokens": length},
+    )
+
+
+def warm_prefix_cache(cell: CellFacts) -> Caution | None:
+    """First turns are unique, so a hit there means that something else was cached."""
+    first = [
+        r.cached_prompt_tokens / r.prompt_tokens
+        for r in cell.good
+        if r.key.turn == 0 and r.cached_prompt_tokens is not None and r.prompt_tokens
+    ]
+    share = median(first) if first else 0.0
+    threshold = CACHED_SHARE
+    if not first and all(r.key.turn == 0 for r in cell.requests):
+        counters = [window.counters for window in cell.windows]
+        hits = sum(c.prefix_cache_hits or 0.0 for c in counters)
+        queries = sum(c.prefix_cache_queries or 0.0 for c in counters)
+        share, threshold = (hits / queries if queries else 0.0), CACHE_HIT_SHARE
+    if share < threshold:
+        return None
+    return Caution(
+        "warm_prefix_cache",
+        f"{share:.0%} of the prompt tokens of first turns came from the prefix cache: TTFT is "
+        "flattered. Restart the server or turn prefix caching off for the measurement",
+        {"cached_share": share},
+    )
+
+
+def other_traffic(cell: CellFacts) -> Caution | None:
+    """The server generated more than this run asked for."""
+    share = cell.evidence.foreign_share
+    if share is None or share <= FOREIGN_SHARE:
+        return None
+    return Caution(
+        "other_traffic",
+        f"{share:.0%} of the tokens that the server generated in the window were not from this "
+        "run: its counters and its speed are shared. Measure on an idle server",
+        {"foreign_share": share},
+    )
+
+
+def counter_reset(cell: CellFacts) -> Caution | None:
+    """A counter fell or vanished."""
+    if not cell.evidence.resets:
+        return None
+    return Caution(
+        "counter_reset",
+        f"counters fell or vanished in the window (series "
+        f"{', '.join(cell.evidence.resets[:4])!r}): an engine was restarted. Their growth is a lower bound; repeat the run",
+        {"series": list(cell.evidence.resets)},
+    )
+
+
+def metrics_incomplete(cell: CellFacts) -> Caution | None:
+    """A page before or after a repeat could not be read."""
+    problems = [problem for window in cell.windows for problem in window.problems]
+    notes = [note for window in cell.windows for note in window.notes]
+    if not problems and not notes:
+        return None
+    texts = list(dict.fromkeys([*problems, *notes]))
+    return Caution(
+        "metrics_incomplete",
+        f"metrics: {'; '.join(texts)[:300]}",
+        {"num_problems": len(problems), "texts": texts[:10]},
+    )
+
+
+def several_models(cell: CellFacts) -> Caution | None:
+    """Counters of several models, and no way to choose."""
+    models = {model for window in cell.windows for model in window.models}
+    if len(models) < 2 or cell.facts.model in models:
+        return None
+    return Caution(
+        "several_models",
+        f"the metrics page counts {len(models)} models ({', '.join(sorted(models)[:4])}) and none "
+        f"is called {cell.facts.model!r}: its counters are of all of them. Name one with --model",
+        {"models": sorted(models)},
+    )
+
+
+def client_lag(cell: CellFacts) -> Caution | None:
+    """The client sent late: it was the bottleneck."""
+    lags = [r.latency.send_lag_s for r in cell.good if r.latency.send_lag_s is not None]
+    if not lags or median(lags) <= CLIENT_LAG_S:
+        return None
+    return Caution(
+        "client_lag",
+        f"requests were sent {median(lags) * 1000:.1f} ms after their time (median): the client "
+        "was busy. Lower the load or run the client on another machine",
+        {"median_send_lag_s": median(lags)},
+    )
+
+
+def drift(cell: CellFacts) -> Caution | None:
+    """The first and the last repeat differ."""
+    rates = [float(r["decode_tokens_per_s"]) for r in cell.repeats if r.get("decode_tokens_per_s")]
+    if len(rates) < 2 or not rates[0]:
+        return None
+    change = rates[-1] / rates[0] - 1
+    if abs(change) < DRIFT:
+        return None
+    return Caution(
+        "drift",
+        f"the last repeat was {change:+.0%} against the first ({rates[0]:.3g} to {rates[-1]:.3g} "
+        "tok/s): clocks, heat or other work on the machine. Repeats alternate so that it cancels; "
+        "add --repeats",
+        {"change": change, "decode_tokens_per_s": rates},
+    )
+
+
+def rates_disagree(cell: CellFacts) -> Caution | None:
+    """The server's own timing against the client's clock."""
+    ratios = [
+        r.latency.server_decode_tokens_per_s / r.latency.decode_tokens_per_s
+        for r in cell.good
+        if r.latency.server_decode_tokens_per_s and r.latency.decode_tokens_per_s
+    ]
+    if not ratios or abs(median(ratios) - 1) <= RATE_GAP:
+        return None
+    return Caution(
+        "rates_disagree",
+        f"the server times its decoding x{median(ratios):.2f} against the client's clock: a proxy "
+        "or a slow network stands between, or its timings are wrong under speculation",
+        {"server_over_client": median(ratios)},
+    )
+
+
+def acceptance_zero(cell: CellFacts) -> Caution | None:
+    """Usually a broken or missing draft head."""
+    found = cell.acceptance
+    if not found or (found.num_drafts or found.num_draft_tokens or 0) < MIN_DRAFTS:
+        return None
+    if found.num_accepted_tokens:
+        return None
+    return Caution(
+        "acceptance_zero",
+        f"not one of {found.num_draft_tokens or 0:.0f} draft tokens was accepted: usually a "
+        "missing or dropped draft head (look for mtp or nextn tensors in the checkpoint, and at the log)",
+        {"num_draft_tokens": found.num_draft_tokens},
+    )
+
+
+def acceptance_one(cell: CellFacts) -> Caution | None:
+    """Too good to be true."""
+    found = cell.acceptance
+    if not found or (found.num_draft_tokens or 0) < MIN_DRAFTS:
+        return None
+    if found.num_accepted_tokens != found.num_draft_tokens:
+        return None
+    return Caution(
+        "acceptance_one",
+        f"every one of {found.num_draft_tokens:.0f} draft tokens was accepted: forced acceptance, "
+        "looping text, or a defect of the engine (vllm-project/vllm#40756)",
+        {"num_draft_tokens": found.num_draft_tokens},
+    )
+
+
+def no_drafts(cell: CellFacts) -> Caution | None:
+    """Speculation silently off."""
+    if cell.acceptance or not cell.good or not is_speculative(cell.facts):
+        return None
+    if not cell.evidence.found and cell.evidence.silent_share == 1.0 and not cell.windows:
+        return None
+    return Caution(
+        "no_drafts",
+        f"the arm speculates ({cell.facts.speculative_method}), and no draft was seen: it is off, "
+        "finds nothing to draft, or the server shows no evidence",
+        {"method": cell.facts.speculative_method},
+    )
+
+
+def forced_acceptance(cell: CellFacts) -> Caution | None:
+    """Fiction by request."""
+    if not cell.facts.forced_acceptance:
+        return None
+    return Caution(
+        "forced_acceptance",
+        "acceptance was forced by the engine's settings: it measures the cost of a step, and says "
+        "nothing about a workload",
+    )
+
+
+def lossy_acceptance(cell: CellFacts) -> Caution | None:
+    """The sampler changes the text."""
+    if not cell.facts.lossy_acceptance:
+        return None
+    return Caution(
+        "lossy_acceptance",
+        "the engine accepts drafts that the model would not have sampled (lossy): the text differs",
+    )
+
+
+def k_unknown(cell: CellFacts) -> Caution | None:
+    """No break-even without k."""
+    if not cell.acceptance or cell.facts.num_speculative_tokens:
+        return None
+    return Caution(
+        "k_unknown",
+        "the draft length k is not known: no break-even rate. Write it into the plan "
+        "(speculation.num_speculative_tokens)",
+    )
+
+
+def acceptance_estimated(cell: CellFacts) -> Caution | None:
+    """Not counted by the engine."""
+    if not cell.acceptance or cell.acceptance.quality != "estimated":
+        return None
+    return Caution(
+        "acceptance_estimated",
+        f"acceptance is an estimate (from {cell.acceptance.source}): the engine gives no better "
+        "evidence here",
+        {"source": cell.acceptance.source},
+    )
+
+
+def sources_disagree(cell: CellFacts) -> Caution | None:
+    """Two sources, two numbers."""
+    if not cell.evidence.disagreement:
+        return None
+    return Caution(
+        "sources_disagree",
+        f"two sources of the acceptance disagree: {cell.evidence.disagreement}",
+        {"disagreement": cell.evidence.disagreement},
+    )
+
+
+def impossible_counts(cell: CellFacts) -> Caution | None:
+    """A data error, never clamped."""
+    if not cell.evidence.impossible:
+        return None
+    return Caution(
+        "impossible_counts",
+        f"the engine's counts cannot be: {'; '.join(cell.evidence.impossible[:3])}",
+        {"problems": cell.evidence.impossible},
+    )
+
+
+RULES: tuple[Callable[[CellFacts], Caution | None], ...] = (
+    requests_failed,
+    tokens_estimated,
+    buffered_stream,
+    forced_acceptance,
+    lossy_acceptance,
+    acceptance_zero,
+    acceptance_one,
+    no_drafts,
+    looped_output,
+    other_traffic,
+    counter_reset,
+    several_models,
+    metrics_incomplete,
+    sources_disagree,
+    impossible_counts,
+    warm_prefix_cache,
+    client_lag,
+    rates_disagree,
+    drift,
+    no_answer_text,
+    cut_by_cap,
+    ended_too_early,
+    k_unknown,
+    acceptance_estimated,
+)

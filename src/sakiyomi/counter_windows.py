@@ -1,0 +1,73 @@
+"""Metrics pages before and after each pass -> what the server's counters grew by."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from sakiyomi import acceptance
+from sakiyomi.acceptance import Delta
+from sakiyomi.engines.engine import Engine
+from sakiyomi.errors import MetricsError
+from sakiyomi.record import ArmFacts, EngineMetrics, SeriesCounters, Snapshot
+
+
+class Window(msgspec.Struct, kw_only=True):
+    """One pass between its two snapshots, all metrics pages of the arm together."""
+
+    scenario: str
+    arm: str
+    load: str
+    repeat: int
+    before: dict[str, EngineMetrics] = {}
+    after: dict[str, EngineMetrics] = {}
+    problems: list[str] = []
+    notes: list[str] = []
+    models: tuple[str, ...] = ()
+
+    @property
+    def delta(self) -> Delta | None:
+        """Growth over all pages; None when a side is missing."""
+        if not self.before or self.before.keys() != self.after.keys():
+            return None
+        parts = [acceptance.delta(self.before[url], self.after[url]) for url in self.before]
+        result = parts[0]
+        for part in parts[1:]:
+            result = acceptance.add(result, part)
+        return result
+
+    @property
+    def counters(self) -> SeriesCounters:
+        """The sums; empty when there is no delta."""
+        delta = self.delta
+        return delta.counters if delta else SeriesCounters()
+
+
+def read_windows(
+    snapshots: Iterable[Snapshot], arms: Mapping[str, ArmFacts], engines: Mapping[str, Engine]
+) -> dict[int, Window]:
+    """Windows by their number. A page that cannot be read is a problem of its window."""
+    windows: dict[int, Window] = {}
+    for snapshot in snapshots:
+        window = windows.setdefault(
+            snapshot.window,
+            Window(
+                scenario=snapshot.scenario,
+                arm=snapshot.arm,
+                load=snapshot.load,
+                repeat=snapshot.repeat,
+            ),
+        )
+        if snapshot.error or snapshot.status != 200:
+            window.problems.append(snapshot.error or f"{snapshot.url}: HTTP {snapshot.status}")
+            continue
+        facts = arms.get(snapshot.arm)
+        try:
+            page = engines[snapshot.arm].read_metrics(snapshot.text, facts.model if facts else None)
+        except MetricsError as error:
+            window.problems.append(f"{snapshot.url}: {error.message}")
+            continue
+        side = window.before if snapshot.moment == "before" else window.after
+        side[snapshot.url] = page
+        window.models = tuple(dict.fromkeys([*window.models, *page.models]))
+        window.notes = list(dict.fromkeys([*window.notes, *page.notes]))
+    return windows
