@@ -346,8 +346,8 @@ def _step_costs_differ(comparisons: Sequence[Comparison]) -> list[Caution]:
         cautions.append(
             Caution(
                 "step_cost_differs",
-                f"{arm}: a speculative step costs {dear.point:.2f} plain steps on {high.scenario} "
-                f"and {cheap.point:.2f} on {low.scenario}. It cannot depend on the text: one of the "
+                f"{arm}: a speculative step costs {dear.point:.2f} plain steps on "
+                f"{high.scenario} and {cheap.point:.2f} on {low.scenario}. It cannot depend on the text: one of the "
                 "runs is contaminated (short answers, clock ramp, other traffic, context length)",
                 {
                     "arm": arm,

@@ -194,7 +194,8 @@ def counter_reset(cell: CellFacts) -> Caution | None:
     return Caution(
         "counter_reset",
         f"counters fell or vanished in the window (series "
-        f"{', '.join(cell.evidence.resets[:4])!r}): an engine was restarted. Their growth is a lower bound; repeat the run",
+        f"{', '.join(cell.evidence.resets[:4])!r}): an engine was "
+        "restarted. Their growth is a lower bound; repeat the run",
         {"series": list(cell.evidence.resets)},
     )
 
@@ -283,7 +284,8 @@ def acceptance_zero(cell: CellFacts) -> Caution | None:
     return Caution(
         "acceptance_zero",
         f"not one of {found.num_draft_tokens or 0:.0f} draft tokens was accepted: usually a "
-        "missing or dropped draft head (look for mtp or nextn tensors in the checkpoint, and at the log)",
+        "missing or dropped draft head (look for mtp or nextn tensors in the checkpoint, and at "
+        "the log)",
         {"num_draft_tokens": found.num_draft_tokens},
     )
 

@@ -1,0 +1,73 @@
+"""`sakiyomi report`, `compare` and `history`: everything works from run folders."""
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from sakiyomi import store, terminal
+from sakiyomi.analyse import analyse
+from sakiyomi.compare import compare_runs, read_side
+from sakiyomi.report import find_renderer
+from sakiyomi.report import json as report_json
+from sakiyomi.report import text as report_text
+from sakiyomi.results import Report
+from sakiyomi.store import RunReader
+
+
+def read_report(reader: RunReader) -> Report:
+    """The report of a run folder, computed anew from its facts."""
+    return analyse(reader.facts, reader.records(), reader.snapshots(), logs=reader.logs())
+
+
+def report_command(arguments: argparse.Namespace) -> int:
+    """Render one run; to a file, or as text."""
+    return show(read_report(store.open_run(arguments.run)), arguments)
+
+
+def compare_command(arguments: argparse.Namespace) -> int:
+    """Render several runs side by side."""
+    sides = []
+    for run in arguments.runs:
+        reader = store.open_run(run)
+        sides.append(read_side(reader.facts, read_report(reader), list(reader.records())))
+    return show(compare_runs(sides, force=arguments.force), arguments)
+
+
+def show(report: Report, arguments: argparse.Namespace) -> int:
+    """Write the report where and how the arguments ask."""
+    if arguments.output:
+        path = Path(arguments.output)
+        store.write_text(path, find_renderer(path.suffix)(report))
+        terminal.warn(f"wrote {path}")
+    if arguments.json:
+        terminal.write(report_json.render(report).rstrip("\n"))
+    elif not arguments.output:
+        terminal.write(report_text.render(report, terminal.width()).rstrip("\n"))
+    return 0
+
+
+def history_command(arguments: argparse.Namespace) -> int:
+    """The runs on this machine, newest first."""
+    runs = [
+        {
+            "run": reader.folder.name,
+            "created": reader.facts.created,
+            "name": reader.facts.plan.name,
+            "arms": [arm.name for arm in reader.facts.plan.arms],
+            "scenarios": [ref.name for ref in reader.facts.plan.scenarios],
+            "finished": reader.facts.finished,
+            "folder": str(reader.folder),
+        }
+        for reader in store.history()
+    ]
+    if arguments.json:
+        terminal.write(msgspec.json.format(msgspec.json.encode(runs)).decode())
+        return 0
+    if not runs:
+        terminal.write("no runs yet: sakiyomi run")
+    for run in runs:
+        mark = "" if run["finished"] else "   (unfinished: sakiyomi run --resume)"
+        arms, scenarios = " ".join(run["arms"]), " ".join(run["scenarios"])
+        terminal.write(f"{run['created'][:16]}  {run['run']}  {arms}  {scenarios}{mark}")
+    return 0
