@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import msgspec
 
 from sakiyomi import stats
-from sakiyomi.analyse import pair, reduce_records
+from sakiyomi.analyse import reduce_records
 from sakiyomi.engines import find_engine
 from sakiyomi.errors import NotComparable
 from sakiyomi.measured import Measured
+from sakiyomi.pairing import pair
 from sakiyomi.record import RequestRecord, RunFacts
 from sakiyomi.results import Comparison, Report
 

@@ -1,4 +1,4 @@
-"""The clock: warm up, wait for idle, snapshot, send, snapshot. The only place with real time."""
+"""A plan carried out: arms up, warmed up, passes in order, interruptions. Facts are saved."""
 
 import asyncio
 import contextlib
@@ -9,31 +9,18 @@ from typing import Any
 
 import msgspec
 
+from sakiyomi.asking import Asking, run_pass
 from sakiyomi.client import Client, Timeouts
-from sakiyomi.discover import Endpoint, discover, read_metrics
+from sakiyomi.discover import Endpoint, discover
 from sakiyomi.engines import find_engine
-from sakiyomi.environment import read_gpu
-from sakiyomi.errors import EngineError, MetricsError
+from sakiyomi.errors import EngineError
 from sakiyomi.launch import fill_command, free_port, launch
-from sakiyomi.plan import Arm, ClosedLoad, Plan
-from sakiyomi.record import (
-    ArmFacts,
-    Caution,
-    RequestError,
-    RequestKey,
-    RequestRecord,
-    RunFacts,
-    Snapshot,
-)
-from sakiyomi.scenario import Conversation, Scenario
+from sakiyomi.plan import Arm, Plan
+from sakiyomi.record import ArmFacts, Caution, RequestKey, RequestRecord, RunFacts
+from sakiyomi.scenario import Scenario
 from sakiyomi.store import RunWriter
 from sakiyomi.terminal import Progress
-from sakiyomi.workload import Pass, arrivals, make_nonce, opening, passes, shared_urls
-
-IDLE_TIMEOUT_S = 30.0
-IDLE_POLL_S = 0.1
-QUIET_S = 0.3
-"""Without gauges: silence before a snapshot, long enough for an engine to book its last step."""
+from sakiyomi.workload import Pass, make_nonce, opening, passes, shared_urls
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,164 +276,31 @@ class _Drive:
             self.job.writer.append(record)
 
     async def _run_pass(self, this: Pass, client: Client, endpoint: Endpoint) -> None:
+        """The conversations of a pass that are still to do, between two snapshots."""
+        mark = (this.arm, this.load.label, this.scenario, this.repeat)
         scenario = self.job.scenarios[this.scenario]
         todo = []
         for conversation in scenario.conversations:
-            mark = (this.arm, this.load.label, this.scenario, this.repeat)
             if (*mark, conversation.conversation_id) in self.job.finished:
-                for _ in conversation.turns:
-                    self.job.progress.advance("done before")
+                self.job.progress.advance("done before", len(conversation.turns))
             else:
                 todo.append(conversation)
-        if not todo:
-            return
-        self.window += 1
-        num_connections = len(todo)
-        if isinstance(this.load, ClosedLoad):
-            num_connections = min(this.load.max_concurrency, len(todo))
-        await client.preopen(endpoint.chat_url, num_connections)
-        await self._snapshot(this, client, endpoint, "before")
-        try:
-            await self._send(this, todo, client, endpoint)
-        finally:
-            await self._snapshot(this, client, endpoint, "after")
-
-    async def _send(
-        self, this: Pass, todo: list[Conversation], client: Client, endpoint: Endpoint
-    ) -> None:
-        starts = arrivals(this.load, len(todo), self.job.plan.seed + this.repeat)
-        began_at_s = time.perf_counter()
-        pending = list(zip(starts, todo, strict=True))[::-1]
-
-        async def worker() -> None:
-            while pending and not self.stopping.is_set():
-                start_s, conversation = pending.pop()
-                scheduled_at_s = began_at_s + start_s
-                await asyncio.sleep(scheduled_at_s - time.perf_counter())
-                if isinstance(this.load, ClosedLoad):
-                    scheduled_at_s = time.perf_counter()
-                await self._converse(this, conversation, scheduled_at_s, client, endpoint)
-
-        num_workers = len(todo)
-        if isinstance(this.load, ClosedLoad):
-            num_workers = min(this.load.max_concurrency, len(todo))
-        async with asyncio.TaskGroup() as group:
-            for _ in range(num_workers):
-                group.create_task(worker())
-
-    async def _converse(
-        self,
-        this: Pass,
-        conversation: Conversation,
-        scheduled_at_s: float,
-        client: Client,
-        endpoint: Endpoint,
-    ) -> None:
-        """One conversation, turn by turn, with the model's own answers carried along."""
-        salt = this.arm if self.salt_arms else ""
-        nonce = make_nonce(self.job.facts.run_id, conversation.conversation_id, this.repeat, salt)
-        messages = opening(conversation, nonce)
-        sampling = self.job.scenarios[this.scenario].sampling
-        for turn in range(len(conversation.turns)):
-            if turn:
-                messages.append({"role": "user", "content": conversation.turns[turn]})
-                scheduled_at_s = time.perf_counter()
-            key = RequestKey(
-                f"{this.scenario}/{this.load.label}/{this.arm}/{this.repeat}/"
-                f"{conversation.conversation_id}/{turn}",
-                this.scenario,
-                conversation.conversation_id,
-                turn,
-                this.arm,
-                this.load.label,
-                this.repeat,
-                scheduled_at_s,
+        if todo:
+            self.window += 1
+            asking = Asking(
+                this=this,
                 window=self.window,
+                client=client,
+                endpoint=endpoint,
+                sampling=scenario.sampling,
+                run_id=self.job.facts.run_id,
+                salt=this.arm if self.salt_arms else "",
+                writer=self.job.writer,
+                progress=self.job.progress,
+                stopping=self.stopping,
+                say=self.say,
             )
-            try:
-                record = await client.stream(
-                    endpoint.chat_url,
-                    endpoint.body(messages, sampling),
-                    key,
-                    tokens_per_event=endpoint.engine.tokens_per_event,
-                )
-            except asyncio.CancelledError:
-                now_s = time.perf_counter()
-                gone = RequestError("cancelled", "stopped by the user")
-                self.job.writer.append(
-                    RequestRecord(key=key, sent_at_s=now_s, closed_at_s=now_s, error=gone)
-                )
-                raise
-            self.job.writer.append(record)
-            self.job.progress.advance(f"{this.scenario} {this.arm} repeat {this.repeat + 1}")
-            if record.error or self.stopping.is_set():
-                return
-            messages.append({"role": "assistant", "content": answer_text(record) or "..."})
-
-    async def _snapshot(self, this: Pass, client: Client, endpoint: Endpoint, moment: Any) -> None:
-        """Wait until the server is idle, then keep its metrics pages as they are."""
-        await self._wait_idle(client, endpoint)
-        gpu = read_gpu()
-        for url in endpoint.facts.metrics_urls:
-            status, text, problem, at_s = None, "", None, time.perf_counter()
-            try:
-                response = await client.fetch(url, timeout_s=20)
-                status, text, at_s = response.status, response.text, response.at_s
-            except EngineError as error:
-                problem = error.message
-            self.job.writer.append(
-                Snapshot(
-                    at_s=at_s,
-                    url=url,
-                    arm=this.arm,
-                    scenario=this.scenario,
-                    load=this.load.label,
-                    repeat=this.repeat,
-                    moment=moment,
-                    window=self.window,
-                    status=status,
-                    text=text,
-                    error=problem,
-                    clock_mhz=gpu.clock_mhz if gpu else None,
-                    power_w=gpu.power_w if gpu else None,
-                )
-            )
-
-    async def _wait_idle(self, client: Client, endpoint: Endpoint) -> None:
-        if not endpoint.facts.metrics_urls:
-            await asyncio.sleep(QUIET_S)
-            return
-        give_up_at_s = time.perf_counter() + IDLE_TIMEOUT_S
-        busy = 1.0
-        while busy and time.perf_counter() < give_up_at_s and not self.stopping.is_set():
-            busy = 0.0
-            for url in endpoint.facts.metrics_urls:
-                try:
-                    _, page = await read_metrics(client, endpoint.engine, url, None)
-                except MetricsError:
-                    continue
-                busy += (page.num_requests_running or 0) + (page.num_requests_waiting or 0)
-            if busy:
-                await asyncio.sleep(IDLE_POLL_S)
-        if busy:
-            self.say(
-                Caution(
-                    kind="other_traffic",
-                    message=f"{endpoint.arm.name}: {busy:.0f} requests of others are running or "
-                    f"waiting on {endpoint.facts.url}; its counters and its speed are shared. "
-                    "Measure on an idle server",
-                    detail={"arm": endpoint.arm.name, "num_requests": busy},
-                )
-            )
-
-
-def answer_text(record: RequestRecord) -> str:
-    """The visible answer of a record: what the next turn carries along."""
-    return "".join(
-        text
-        for text, kind in zip(record.event_text, record.event_kind, strict=True)
-        if kind == "answer"
-    )
+            await run_pass(asking, todo, self.job.plan.seed)
 
 
 def _in_plan_order(arms: tuple[ArmFacts, ...], plan: Plan) -> tuple[ArmFacts, ...]:

@@ -85,11 +85,11 @@ class Progress:
         self._task = self._bar.add_task("", total=num_requests)
         self._bar.start()
 
-    def advance(self, what: str) -> None:
-        """One more request was answered, in the pass named `what`."""
-        self._done += 1
+    def advance(self, what: str, num_requests: int = 1) -> None:
+        """So many more requests were answered, in the pass named `what`."""
+        self._done += num_requests
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, advance=1, description=what)
+            self._bar.update(self._task, advance=num_requests, description=what)
         elif not self._quiet and time.perf_counter() >= self._next_line_at_s:
             now = time.perf_counter()
             self._next_line_at_s = now + PLAIN_LINE_EVERY_S

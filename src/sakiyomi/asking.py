@@ -1,0 +1,215 @@
+"""One pass: wait for idle, snapshot, send, snapshot. Real time lives here and in `drive`."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from sakiyomi.client import Client
+from sakiyomi.discover import Endpoint, read_metrics
+from sakiyomi.environment import read_gpu
+from sakiyomi.errors import EngineError, MetricsError
+from sakiyomi.plan import ClosedLoad
+from sakiyomi.record import Caution, RequestError, RequestKey, RequestRecord, Snapshot
+from sakiyomi.scenario import Conversation, Sampling
+from sakiyomi.store import RunWriter
+from sakiyomi.terminal import Progress
+from sakiyomi.workload import Pass, arrivals, make_nonce, opening
+
+IDLE_TIMEOUT_S = 30.0
+IDLE_POLL_S = 0.1
+QUIET_S = 0.3
+"""Without gauges: silence before a snapshot, long enough for an engine to book its last step."""
+
+
+class Asking(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pass needs. `salt` makes prompts differ between arms that share one server."""
+
+    this: Pass
+    window: int
+    client: Client
+    endpoint: Endpoint
+    sampling: Sampling
+    run_id: str
+    salt: str
+    writer: RunWriter
+    progress: Progress
+    stopping: asyncio.Event
+    say: Callable[[Caution], None]
+
+
+async def run_pass(asking: Asking, todo: list[Conversation], seed: int) -> None:
+    """Ask the conversations under the pass's load, between two snapshots of the server."""
+    load = asking.this.load
+    num_workers = len(todo)
+    if isinstance(load, ClosedLoad):
+        num_workers = min(load.max_concurrency, len(todo))
+        if load.max_concurrency > len(todo):
+            asking.say(_too_few_for_load(asking, load.max_concurrency, len(todo)))
+    await asking.client.preopen(asking.endpoint.chat_url, num_workers)
+    await _snapshot(asking, "before")
+    try:
+        starts = arrivals(load, len(todo), seed + asking.this.repeat)
+        await _send(asking, list(zip(starts, todo, strict=True)), num_workers)
+    finally:
+        await _snapshot(asking, "after")
+
+
+async def _send(
+    asking: Asking, schedule: list[tuple[float, Conversation]], num_workers: int
+) -> None:
+    """Closed loop: the next one when a worker is free. Open loop: a worker for each arrival."""
+    began_at_s = time.perf_counter()
+    pending = schedule[::-1]
+    closed = isinstance(asking.this.load, ClosedLoad)
+
+    async def worker() -> None:
+        while pending and not asking.stopping.is_set():
+            start_s, conversation = pending.pop()
+            scheduled_at_s = began_at_s + start_s
+            await asyncio.sleep(scheduled_at_s - time.perf_counter())
+            await _converse(asking, conversation, None if closed else scheduled_at_s)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(num_workers):
+            group.create_task(worker())
+
+
+async def _converse(
+    asking: Asking, conversation: Conversation, scheduled_at_s: float | None
+) -> None:
+    """One conversation, turn by turn, with the model's own answers carried along.
+
+    `scheduled_at_s`: when an open loop wanted the first turn; else a turn is due when it is sent.
+    """
+    this = asking.this
+    nonce = make_nonce(asking.run_id, conversation.conversation_id, this.repeat, asking.salt)
+    messages = opening(conversation, nonce)
+    for turn in range(len(conversation.turns)):
+        if turn:
+            messages.append({"role": "user", "content": conversation.turns[turn]})
+        key = RequestKey(
+            request_id=f"{this.scenario}/{this.load.label}/{this.arm}/{this.repeat}/"
+            f"{conversation.conversation_id}/{turn}",
+            scenario=this.scenario,
+            conversation_id=conversation.conversation_id,
+            turn=turn,
+            arm=this.arm,
+            load=this.load.label,
+            repeat=this.repeat,
+            scheduled_at_s=time.perf_counter()
+            if turn or scheduled_at_s is None
+            else scheduled_at_s,
+            window=asking.window,
+        )
+        record = await _ask(asking, messages, key)
+        asking.progress.advance(f"{this.scenario} {this.arm} repeat {this.repeat + 1}")
+        if record.error or asking.stopping.is_set():
+            return
+        messages.append({"role": "assistant", "content": answer_text(record) or "..."})
+
+
+async def _ask(asking: Asking, messages: list[dict[str, str]], key: RequestKey) -> RequestRecord:
+    """Send one request; its record is on disk before anything else happens."""
+    endpoint = asking.endpoint
+    try:
+        record = await asking.client.stream(
+            endpoint.chat_url,
+            endpoint.body(messages, asking.sampling),
+            key,
+            tokens_per_event=endpoint.engine.tokens_per_event,
+        )
+    except asyncio.CancelledError:
+        now_s = time.perf_counter()
+        gone = RequestError(kind="cancelled", message="stopped by the user")
+        asking.writer.append(RequestRecord(key=key, sent_at_s=now_s, closed_at_s=now_s, error=gone))
+        raise
+    asking.writer.append(record)
+    return record
+
+
+def answer_text(record: RequestRecord) -> str:
+    """The visible answer of a record: what the next turn carries along."""
+    return "".join(
+        text
+        for text, kind in zip(record.event_text, record.event_kind, strict=True)
+        if kind == "answer"
+    )
+
+
+async def _snapshot(asking: Asking, moment: Literal["before", "after"]) -> None:
+    """Wait until the server is idle, then keep its metrics pages as they are."""
+    await _wait_idle(asking)
+    gpu = read_gpu()
+    this = asking.this
+    for url in asking.endpoint.facts.metrics_urls:
+        status, text, problem, at_s = None, "", None, time.perf_counter()
+        try:
+            response = await asking.client.fetch(url, timeout_s=20)
+            status, text, at_s = response.status, response.text, response.at_s
+        except EngineError as error:
+            problem = error.message
+        asking.writer.append(
+            Snapshot(
+                at_s=at_s,
+                url=url,
+                arm=this.arm,
+                scenario=this.scenario,
+                load=this.load.label,
+                repeat=this.repeat,
+                moment=moment,
+                window=asking.window,
+                status=status,
+                text=text,
+                error=problem,
+                clock_mhz=gpu.clock_mhz if gpu else None,
+                power_w=gpu.power_w if gpu else None,
+            )
+        )
+
+
+async def _wait_idle(asking: Asking) -> None:
+    endpoint = asking.endpoint
+    if not endpoint.facts.metrics_urls:
+        await asyncio.sleep(QUIET_S)
+        return
+    give_up_at_s = time.perf_counter() + IDLE_TIMEOUT_S
+    busy = 1.0
+    while busy and time.perf_counter() < give_up_at_s and not asking.stopping.is_set():
+        busy = await _num_busy(asking)
+        if busy:
+            await asyncio.sleep(IDLE_POLL_S)
+    if busy and not asking.stopping.is_set():
+        asking.say(
+            Caution(
+                kind="other_traffic",
+                message=f"{endpoint.arm.name}: {busy:.0f} requests of others are running or "
+                f"waiting on {endpoint.facts.url}; its counters and its speed are shared. "
+                "Measure on an idle server",
+                detail={"arm": endpoint.arm.name, "num_requests": busy},
+            )
+        )
+
+
+async def _num_busy(asking: Asking) -> float:
+    """Requests running or waiting, by the server's gauges."""
+    busy = 0.0
+    for url in asking.endpoint.facts.metrics_urls:
+        try:
+            _, page = await read_metrics(asking.client, asking.endpoint.engine, url, None)
+        except MetricsError:
+            continue
+        busy += (page.num_requests_running or 0) + (page.num_requests_waiting or 0)
+    return busy
+
+
+def _too_few_for_load(asking: Asking, wanted: int, found: int) -> Caution:
+    this = asking.this
+    return Caution(
+        kind="concurrency_not_reached",
+        message=f"{this.scenario}: {found} conversations cannot keep {wanted} in flight. Add "
+        "conversations or lower the concurrency",
+        detail={"arm": f"{this.scenario}/{wanted}", "max_concurrency": wanted},
+    )

@@ -1,0 +1,108 @@
+"""Arms side by side: paired by conversation and repeat, speedups and step costs. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from sakiyomi import stats
+from sakiyomi.measured import Measured, is_speculative
+from sakiyomi.plan import Plan
+from sakiyomi.record import ArmFacts
+from sakiyomi.results import Cell, Comparison
+
+PLAIN_STEP = 0.02
+"""A baseline whose tokens per step lie within this of 1 is a plain one."""
+
+
+class Paired(msgspec.Struct, frozen=True):
+    """One conversation in both arms: ln(arm / baseline) by repeat, and the arm's step counts."""
+
+    conversation_id: str
+    log_ratios: list[float]
+    num_step_tokens: float
+    num_steps: float
+
+
+def pair(arm: Sequence[Measured], baseline: Sequence[Measured]) -> list[Paired]:
+    """Pair decode rates by conversation and repeat: same prompt, alternating arms.
+
+    A conversation's rate in a repeat is its decoded tokens over its decoding time, all turns
+    together.
+    """
+    ours, theirs = _rates(arm), _rates(baseline)
+    steps: dict[str, list[float]] = {}
+    for request in arm:
+        if request.error is None and request.steps is not None:
+            unit = steps.setdefault(request.key.conversation_id, [0.0, 0.0])
+            unit[0] += request.num_step_tokens
+            unit[1] += request.steps.num_steps or 0.0
+    paired: dict[str, list[float]] = {}
+    for (conversation_id, repeat), rate in sorted(ours.items()):
+        other = theirs.get((conversation_id, repeat))
+        if other:
+            paired.setdefault(conversation_id, []).append(math.log(rate / other))
+    return [Paired(name, ratios, *steps.get(name, [0.0, 0.0])) for name, ratios in paired.items()]
+
+
+def _rates(requests: Sequence[Measured]) -> dict[tuple[str, int], float]:
+    sums: dict[tuple[str, int], list[float]] = {}
+    for request in requests:
+        rate = request.latency.decode_tokens_per_s
+        if request.error is None and rate:
+            tokens = request.num_tokens - (request.latency.first_event_tokens or 1)
+            unit = sums.setdefault((request.key.conversation_id, request.key.repeat), [0.0, 0.0])
+            unit[0] += tokens
+            unit[1] += tokens / rate
+    return {key: tokens / seconds for key, (tokens, seconds) in sums.items() if seconds > 0}
+
+
+def compare_arms(
+    plan: Plan,
+    arms: Mapping[str, ArmFacts],
+    requests: Mapping[tuple[str, str, str], list[Measured]],
+    cells: Sequence[Cell],
+) -> list[Comparison]:
+    """Every cell against the baseline's cell of the same scenario and load."""
+    baseline = plan.arms[0].name
+    found = []
+    for cell in cells:
+        base = requests.get((cell.scenario, baseline, cell.load.label))
+        if cell.arm == baseline or not base:
+            continue
+        units = pair(requests[cell.scenario, cell.arm, cell.load.label], base)
+        ratio = stats.compare([unit.log_ratios for unit in units])
+        cost = None
+        base_cell = next(
+            c for c in cells if (c.scenario, c.arm, c.load) == (cell.scenario, baseline, cell.load)
+        )
+        if cell.tokens_per_step and _is_plain(base_cell, arms[baseline]):
+            cost = stats.estimate_step_cost(
+                [
+                    (u.num_step_tokens, u.num_steps, math.fsum(u.log_ratios) / len(u.log_ratios))
+                    for u in units
+                    if u.num_steps
+                ]
+            )
+        k = cell.num_speculative_tokens
+        found.append(
+            Comparison(
+                scenario=cell.scenario,
+                arm=cell.arm,
+                baseline=baseline,
+                load=cell.load,
+                metric="decode_tokens_per_s",
+                ratio=ratio,
+                verdict=stats.verdict(ratio, plan.min_gain),
+                step_cost=cost,
+                break_even_rate=stats.break_even_rate(cost, k) if cost and k else None,
+            )
+        )
+    return found
+
+
+def _is_plain(cell: Cell, facts: ArmFacts) -> bool:
+    """A step cost is against a plain step: the baseline must not speculate."""
+    if cell.tokens_per_step is None:
+        return not is_speculative(facts)
+    return abs(cell.tokens_per_step.point - 1) <= PLAIN_STEP
