@@ -16,6 +16,7 @@ MIN_UNITS = 3  # contract: below, an interval cannot be formed
 MIN_UNITS_ORDER_STATISTICS = 6  # below, the extremes hold less than 95 %
 MIN_UNITS_BOOTSTRAP = 8  # below, too many resamples are copies of one unit
 NUM_RESAMPLES = 999  # (999 + 1) x 0.025 is whole: Davison & Hinkley 1997, section 5.2
+LEAST_RESAMPLED_ERROR = 0.25  # of the sample's: resamples of equal units have none at all
 SMALL_SAMPLE_MEDIAN = 1.2  # SE of a normal median / SE of the mean: 1.16, 1.09, 1.20 for 3, 4, 5
 PSEUDO_UNITS = 0.5  # units whose requests all agree, added to what a share's units show
 
@@ -136,7 +137,7 @@ def ratio_interval(
         low = ratio - _tail_quantile(draws, 1 - tail) * standard_error
         high = ratio - _tail_quantile(draws, tail) * standard_error
     if upper is not None:
-        high = min(high, upper)
+        high = min(high, float(upper))
     return min(max(low, 0.0), ratio), max(high, ratio)
 
 
@@ -178,7 +179,7 @@ def _studentized_ratios(
     ee = [x * x for x in e]
     eb = [x * y for x, y in zip(e, b, strict=True)]
     bb = [y * y for y in b]
-    least = 1e-9 * math.fsum(ee)
+    least = LEAST_RESAMPLED_ERROR**2 * math.fsum(ee)
     draws = []
     for _ in range(NUM_RESAMPLES):
         pick = itemgetter(*[int(n * rng.random()) for _ in range(n)])
@@ -216,6 +217,25 @@ def share_interval(units: Sequence[tuple[int, int]], share: float, level: float)
     low = max((middle - half_width) / (1 + spread), 0.0)
     high = min((middle + half_width) / (1 + spread), 1.0)
     return min(low, share), max(high, share)
+
+
+def quantile_shares(
+    units: Sequence[tuple[int, int]], share: float, level: float
+) -> Interval | None:
+    """Shares of the sorted requests between which the quantile at `share` lies.
+
+    Woodruff 1952 (JASA 47, 635-646) with the effective number of requests; a unit is (requests at
+    or below the estimated quantile, requests > 0). If `share` is the truth, the share seen below
+    the true quantile scatters round it with sqrt(share (1 - share) / effective number). None where
+    that leaves (0, 1): a 0.9 quantile needs about 40 independent requests.
+    """
+    n = len(units)
+    if n < MIN_UNITS:
+        return None
+    num_effective = num_effective_requests(units, share)
+    error = math.sqrt(share * (1 - share) / num_effective)
+    spread = student_quantile((1 + level) / 2, n - 1) * error
+    return (share - spread, share + spread) if spread < min(share, 1 - share) else None
 
 
 def num_effective_requests(units: Sequence[tuple[int, int]], share: float) -> float:

@@ -8,7 +8,7 @@ that holds its level from 16 conversations on (`benchmarks/coverage.py` prints t
     median, speedup, step cost    order statistics of the conversations, interpolated
     ratio of sums                 bootstrap-t over conversations, jackknife standard error
     share of requests             Wilson's interval at the effective number of requests
-    quantile of requests          the same interval, read off the sorted requests (Woodruff 1952)
+    quantile of requests          sorted requests, by their effective number (Woodruff 1952)
     rank correlation              delete-one-conversation jackknife on Fisher's scale
 
 All rest on the conversations that were seen: no method knows of a kind that did not occur.
@@ -164,9 +164,8 @@ def estimate_quantile(
 ) -> Estimate | None:
     """Quantile over all requests, 0 < share < 1; a unit is a conversation's values.
 
-    Woodruff 1952 (JASA 47, 635-646): the interval of the share of requests below the quantile, read
-    off the sorted requests. Null where the largest request would not bound it: a 0.9 quantile
-    needs 36 independent requests.
+    Interval: the requests at `intervals.quantile_shares`; null where even the extreme requests do
+    not bound the quantile.
     """
     _refuse_not_finite(units)
     kept = [unit for unit in units if unit]
@@ -175,12 +174,10 @@ def estimate_quantile(
     ordered = sorted(value for unit in kept for value in unit)
     point = quantile(ordered, share)
     below = [(sum(value <= point for value in unit), len(unit)) for unit in kept]
-    limits = intervals.share_interval(below, share, level)
-    needed = math.log((1 - level) / 2) / math.log(max(share, 1 - share))
-    if limits is None or intervals.num_effective_requests(below, share) < needed:
-        return _estimate(point, None, len(kept), level)
-    low, high = limits
-    return _estimate(point, (quantile(ordered, low), quantile(ordered, high)), len(kept), level)
+    limits = intervals.quantile_shares(below, share, level)
+    if limits is not None:
+        limits = quantile(ordered, limits[0]), quantile(ordered, limits[1])
+    return _estimate(point, limits, len(kept), level)
 
 
 def estimate_correlation(
