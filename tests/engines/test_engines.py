@@ -3,6 +3,7 @@
 import pytest
 
 from sakiyomi.engines import ALIASES, ENGINES, find_engine, recognise
+from sakiyomi.engines.engine import CONFIG_FILE
 from sakiyomi.errors import MetricsError, PlanError
 from sakiyomi.plan import Arm, Speculation
 
@@ -11,7 +12,7 @@ SPECULATING = Arm(
     engine="x",
     model="some/model",
     args=("--flag", "1"),
-    speculation=Speculation(method="mtp", num_speculative_tokens=3),
+    speculation=Speculation(method="mtp", num_speculative_tokens=3, draft_model="some/draft"),
 )
 
 
@@ -46,8 +47,12 @@ def test_a_launched_arm_carries_its_port_and_its_own_arguments(engine):
     env = engine.launch_env(SPECULATING, 8123) if engine.launch_env else {}
     assert "8123" in " ".join([*argv, *env.values()])
     assert argv[-2:] == ["--flag", "1"]
-    plain = engine.command(Arm(name="plain", engine="x", model="some/model"), 8123)
-    assert plain != argv[:-2]
+    plain_arm = Arm(name="plain", engine="x", model="some/model")
+    plain = engine.command(plain_arm, 8123)
+    text = engine.config_file(SPECULATING) if engine.config_file else None
+    if engine.name != "ollama":
+        assert plain != argv[:-2] or text != engine.config_file(plain_arm)
+    assert (CONFIG_FILE in argv) == (text is not None)
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)

@@ -4,7 +4,21 @@ import difflib
 import re
 from collections.abc import Mapping
 
-from sakiyomi.engines import llamacpp, openai, vllm
+from sakiyomi.engines import (
+    dynamo,
+    llamacpp,
+    lmdeploy,
+    lmstudio,
+    mlx_lm,
+    ollama,
+    openai,
+    ovms,
+    sglang,
+    tabbyapi,
+    tgi,
+    trtllm,
+    vllm,
+)
 from sakiyomi.engines.engine import Engine
 from sakiyomi.errors import PlanError
 
@@ -14,6 +28,16 @@ ENGINES: dict[str, Engine] = {
         vllm.ENGINE,
         llamacpp.ENGINE,
         openai.ENGINE,
+        sglang.ENGINE,
+        trtllm.ENGINE,
+        lmdeploy.ENGINE,
+        tgi.ENGINE,
+        mlx_lm.ENGINE,
+        ollama.ENGINE,
+        lmstudio.ENGINE,
+        tabbyapi.ENGINE,
+        ovms.ENGINE,
+        dynamo.ENGINE,
     )
 }
 

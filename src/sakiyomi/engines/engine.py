@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi.errors import PlanError
+from sakiyomi.errors import MetricsError, PlanError
 from sakiyomi.plan import Arm, Speculation
 from sakiyomi.record import EngineMetrics, RequestRecord, SpecDecodeCounters, Step
 
@@ -98,6 +98,24 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     program: str = ""
     """The program that `command` starts and the package that brings it, for errors."""
     log_remedies: tuple[LogRemedy, ...] = ()
+
+
+def no_metrics(text: str, model: str | None = None) -> EngineMetrics:
+    """`read_metrics` of engines that have no page about speculation."""
+    del text, model
+    raise MetricsError("this engine has no metrics page", "attach without --metrics-url")
+
+
+def no_response(record: RequestRecord) -> SpecDecodeCounters | None:
+    """`read_response` of engines that say nothing of drafts in their answers."""
+    del record
+    return None
+
+
+def no_steps(record: RequestRecord) -> list[Step] | None:
+    """`group_steps` of engines whose events do not tell: only arrival bursts remain."""
+    del record
+    return None
 
 
 def model_of(arm: Arm) -> str:

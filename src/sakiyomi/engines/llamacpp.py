@@ -120,7 +120,11 @@ def group_steps(record: RequestRecord) -> list[Step] | None:
 
 
 def read_server(pages: Mapping[str, str]) -> ServerFacts:
-    """`/props` has the build and the default parameters, `/v1/models` the model's shape."""
+    """`/props` has the build, `/v1/models` the model's shape, `/slots` whether it speculates.
+
+    `speculative.types` in `/props` is the default of a request and can say `none` while the
+    server drafts (seen with b11549), so a method there is believed and its absence is not.
+    """
     props = json_object(pages.get("/props"))
     default = props.get("default_generation_settings")
     default = default if isinstance(default, dict) else {}
@@ -130,6 +134,7 @@ def read_server(pages: Mapping[str, str]) -> ServerFacts:
     settings: dict[str, Any] = {
         "num_slots": props.get("total_slots"),
         "n_ctx": default.get("n_ctx"),
+        "speculative": _slots_speculate(pages.get("/slots")),
         "meta": entries[0].get("meta") if entries else None,
     }
     method = params.get("speculative.types", params.get("speculative.type"))
@@ -143,7 +148,6 @@ def read_server(pages: Mapping[str, str]) -> ServerFacts:
         model_path=str(props["model_path"]) if props.get("model_path") else None,
         speculative_method=method,
         num_speculative_tokens=k if method else None,
-        forced_acceptance=_is_forced(params),
         settings={key: value for key, value in settings.items() if value is not None},
     )
 
@@ -160,9 +164,14 @@ def read_arm(arm: Arm) -> ServerFacts:
     return msgspec.structs.replace(facts, num_speculative_tokens=k, forced_acceptance=forced)
 
 
-def _is_forced(params: Mapping[str, Any]) -> bool:
-    length = number(params.get("speculative.synth_len"))
-    return bool(params.get("speculative.synth_rates")) or (length is not None and length >= 0)
+def _slots_speculate(text: str | None) -> bool | None:
+    try:
+        slots = msgspec.json.decode(text or "")
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(slots, list) or not slots or not isinstance(slots[0], dict):
+        return None
+    return bool(slots[0].get("speculative"))
 
 
 def _series(page: Page) -> SeriesCounters:
@@ -237,7 +246,7 @@ ENGINE = Engine(
         ("/v1/models", r'"owned_by"\s*:\s*"llamacpp"'),
         ("/props", r'"build_info"'),
     ),
-    info_paths=("/props", "/v1/models"),
+    info_paths=("/props", "/v1/models", "/slots"),
     tokens_per_event=1,
     evidence=(
         "acceptance per request, exact, from timings; steps, drafts and positions exact by "

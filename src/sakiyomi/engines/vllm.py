@@ -21,14 +21,8 @@ from sakiyomi.engines.engine import (
     whole,
     with_speculation,
 )
-from sakiyomi.engines.prometheus import (
-    Page,
-    by_position,
-    models_of,
-    of_model,
-    read_page,
-    series_keys,
-)
+from sakiyomi.engines.families import SCRAPER_LABELS, VLLM_FIELDS, vllm_series
+from sakiyomi.engines.prometheus import Page, models_of, of_model, read_page
 from sakiyomi.plan import Arm
 from sakiyomi.record import (
     EngineMetrics,
@@ -38,17 +32,10 @@ from sakiyomi.record import (
     Step,
 )
 
-SERIES_LABELS = ("engine", "WorkerId", "ReplicaId", "worker_id", "instance", "pod")
-"""What tells engines apart: data-parallel rank, Ray's labels, labels of a scraper in between."""
+SERIES_LABELS = ("engine", *SCRAPER_LABELS)
+"""What tells engines apart: the data-parallel rank, and labels of whatever stands in between."""
 
 INFO_PATH = "/server_info?config_format=json"
-SPEC = "vllm:spec_decode_num_"
-STEP_SECONDS = (
-    "vllm:inter_token_latency_seconds_count",
-    "vllm:time_per_output_token_seconds_count",
-)
-"""One observation per decode step of a request (vllm/v1/metrics/loggers.py); the older name."""
-
 LOSSY_METHODS = ("fly",)
 FORCED_METHODS = ("synthetic",)
 
@@ -87,8 +74,10 @@ def read_metrics(text: str, model: str | None = None) -> EngineMetrics:
     page = read_page(text)
     models = models_of(page, "vllm:")
     page = of_model(page, model)
-    series = _series(page, several_models=len(models_of(page, "vllm:")) > 1)
-    per_position = page.select(SPEC + "accepted_tokens_per_pos_total")
+    several = len(models_of(page, "vllm:")) > 1
+    labels = (("model_name",) if several else ()) + SERIES_LABELS
+    series = vllm_series(page, "vllm:", VLLM_FIELDS, labels)
+    per_position = page.select("vllm:spec_decode_num_accepted_tokens_per_pos_total")
     positions = {s.labels.get("position") for s in per_position}
     usage = [s.value for s in page.select("vllm:kv_cache_usage_perc")]
     return EngineMetrics(
@@ -201,34 +190,6 @@ def _config_in_args(args: tuple[str, ...]) -> dict[str, Any]:
         if flag in ("--speculative-config", "-sc"):
             return json_object(value or (args[index + 1] if index + 1 < len(args) else ""))
     return {}
-
-
-def _series(page: Page, several_models: bool) -> dict[str, SeriesCounters]:
-    labels = (("model_name",) if several_models else ()) + SERIES_LABELS
-    names = {
-        "num_generated_tokens": ("vllm:generation_tokens_total",),
-        "num_decode_steps": STEP_SECONDS,
-        "num_requests_finished": ("vllm:request_success_total",),
-        "prefix_cache_queries": ("vllm:prefix_cache_queries_total",),
-        "prefix_cache_hits": ("vllm:prefix_cache_hits_total",),
-    }
-    found: dict[str, dict[str, Any]] = {}
-    for field, candidates in names.items():
-        samples = next((s for name in candidates if (s := page.select(name))), ())
-        for key, group in series_keys(samples, labels).items():
-            found.setdefault(key, {})[field] = sum(sample.value for sample in group)
-    drafts = series_keys(page.select(SPEC + "drafts_total"), labels)
-    drafted = series_keys(page.select(SPEC + "draft_tokens_total"), labels)
-    accepted = series_keys(page.select(SPEC + "accepted_tokens_total"), labels)
-    positions = series_keys(page.select(SPEC + "accepted_tokens_per_pos_total"), labels)
-    for key in drafts:
-        found.setdefault(key, {})["speculation"] = SpecDecodeCounters(
-            num_drafts=sum(s.value for s in drafts[key]),
-            num_draft_tokens=sum(s.value for s in drafted.get(key, [])),
-            num_accepted_tokens=sum(s.value for s in accepted.get(key, [])),
-            accepted_per_position=by_position(positions.get(key, []), "position"),
-        )
-    return {key: SeriesCounters(**fields) for key, fields in sorted(found.items())}
 
 
 def _notes(page: Page, series: Mapping[str, SeriesCounters]) -> tuple[str, ...]:
