@@ -1,0 +1,44 @@
+"""An answer in one piece: the body of a request without `stream`. Pure."""
+
+from typing import Any
+
+from sakiyomi.fake_engine.chunks import Chunker
+from sakiyomi.fake_engine.evidence import accept_lengths, spec_tokens_details, timings
+
+
+def whole_answer(chunker: Chunker) -> dict[str, Any]:
+    """Build the response of a chunker that has seen every step."""
+    ask, answer, dialect = chunker.ask, chunker.answer, chunker.dialect
+    text = "".join(token.text for token in answer.tokens if not token.reasoning)
+    reasoning = "".join(token.text for token in answer.tokens if token.reasoning)
+    choice: dict[str, Any] = {"index": 0, "finish_reason": answer.finish_reason}
+    if ask.chat:
+        message: dict[str, Any] = {"role": "assistant", "content": text or None}
+        if reasoning or dialect.name == "sglang":
+            message[dialect.reasoning_field] = reasoning or None
+        choice["message"] = message
+    else:
+        choice["text"] = reasoning + text
+    if ask.token_ids and dialect.ids_key:
+        choice[dialect.ids_key] = [token.token_id for token in answer.tokens]
+    if dialect.name == "tensorrt-llm":
+        choice["avg_decoded_tokens_per_iter"] = accept_lengths(chunker.progress)
+    body: dict[str, Any] = {
+        "id": ask.request_id,
+        "object": "chat.completion" if ask.chat else "text_completion",
+        "created": ask.created,
+        "model": ask.model,
+        "choices": [choice],
+        "usage": chunker.final_usage(),
+    }
+    if dialect.fingerprint:
+        body["system_fingerprint"] = dialect.fingerprint
+    if dialect.name == "llama.cpp":
+        body["timings"] = timings(chunker.progress, chunker.faults)
+    metrics = chunker.metrics()
+    if metrics:
+        body["metrics"] = metrics
+    if ask.spec_details:
+        details = spec_tokens_details(answer, ask.num_draft_tokens)
+        body["sglext"] = {"spec_tokens_details": details} if details else None
+    return body
