@@ -34,6 +34,8 @@ class Answer:
         self.exchange = Exchange(self._take_first)
         self.sent_at_s = 0.0
         self.closed_at_s = 0.0
+        self.connect_s = 0.0
+        self.met_closed_connection = False
         self._timeouts = timeouts
         self._clock = clock
         self._document: bytearray | None = None
@@ -122,7 +124,7 @@ class Answer:
         if exchange.ending == "reset" or not exchange.status:
             why = exchange.cause or "closed by the server before any answer"
             return RequestError(kind="reset", message=f"the connection was reset {after}: {why}")
-        if tokens.last_chunk_at_s is None and self._head.strip():
+        if tokens.is_empty and self._head.strip():
             return self._document_error(self._head)
         return RequestError(
             kind="truncated",

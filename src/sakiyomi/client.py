@@ -27,6 +27,11 @@ timeout_keep_alive, Node's keepAliveTimeout, cpp-httplib's keep-alive timeout), 
 
 __all__ = ["Client", "Response", "Timeouts"]
 
+HUNG_UP_S = 0.1
+"""A kept connection that closes this soon after a request, without a byte, was closed before it
+(RFC 9112, section 9.3.1). Then, and only then, the request goes out on a new one; the time until
+that is in `connect_s`."""
+
 MAX_REDIRECTS = 3
 _NUM_OPENED_AT_ONCE = 64
 
@@ -134,30 +139,20 @@ class Client:
         """
         address = self._address(url)
         request = self._request("POST", url, address, msgspec.json.encode(body))
-        answer = Answer(url, TokenStream(tokens_per_event), self._timeouts, self._clock)
         started_at_s = self._clock()
+        answer = Answer(url, TokenStream(tokens_per_event), self._timeouts, self._clock)
         try:
-            connection, connect_s = await self._acquire(address)
+            await self._exchange(address, request, answer, key.request_id)
+            if answer.met_closed_connection:  # the server had hung up: nothing was sent yet
+                answer = Answer(url, TokenStream(tokens_per_event), self._timeouts, self._clock)
+                await self._exchange(address, request, answer, key.request_id, reuse=False)
+                answer.connect_s = answer.sent_at_s - started_at_s
         except ConnectFailure as error:
+            answer.sent_at_s, answer.closed_at_s = started_at_s, self._clock()
             refusal = RequestError(kind=error.kind, message=f"{error.message}; {error.hint}")
-            return self._record(answer, key, body, (started_at_s, self._clock(), 0.0), refusal)
-        exchange = answer.exchange
-        self._running[exchange] = key.request_id
-        answer.sent_at_s = self._clock()
-        connection.send(exchange, request)
-        answer.watch()
-        try:
-            await exchange.ended
-        except asyncio.CancelledError:
-            connection.abort()
-            raise
-        finally:
-            answer.unwatch()
-            del self._running[exchange]
-            self._release(address, connection)
+            return self._record(answer, key, body, refusal)
         failure = answer.close()
-        times = (answer.sent_at_s, answer.closed_at_s, connect_s)
-        return self._record(answer, key, body, times, failure)
+        return self._record(answer, key, body, failure)
 
     async def fetch(
         self,
@@ -221,6 +216,41 @@ class Client:
             self._api_url = url
         return address
 
+    async def _exchange(
+        self,
+        address: Address,
+        request: bytes,
+        answer: Answer,
+        request_id: str,
+        *,
+        reuse: bool = True,
+    ) -> None:
+        """Send a request and wait until its answer ends, one way or another."""
+        if not reuse:
+            for connection in self._idle.pop(address[:3], []):
+                connection.abort()
+        connection, answer.connect_s = await self._acquire(address)
+        exchange = answer.exchange
+        self._running[exchange] = request_id
+        answer.sent_at_s = self._clock()
+        connection.send(exchange, request)
+        answer.watch()
+        try:
+            await exchange.ended
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
+        finally:
+            answer.unwatch()
+            del self._running[exchange]
+            answer.met_closed_connection = (
+                connection.num_exchanges > 1
+                and exchange.first_byte_at_s is None
+                and exchange.ending in ("cut", "reset")
+                and self._clock() - answer.sent_at_s < HUNG_UP_S
+            )
+            self._release(address, connection)
+
     async def _acquire(self, address: Address) -> tuple[Connection, float]:
         """An open connection, and the seconds it took to open one where none was."""
         idle = self._idle[address[:3]]
@@ -277,17 +307,15 @@ class Client:
         answer: Answer,
         key: RequestKey,
         body: dict[str, Any],
-        times: tuple[float, float, float],
         failure: RequestError | None,
     ) -> RequestRecord:
-        sent_at_s, closed_at_s, connect_s = times
         cap = body.get("max_tokens", body.get("max_completion_tokens"))
         fields = answer.tokens.fields() | {"error": failure}
         record = RequestRecord(
             key=key,
-            sent_at_s=sent_at_s,
-            closed_at_s=closed_at_s,
-            connect_s=connect_s,
+            sent_at_s=answer.sent_at_s,
+            closed_at_s=answer.closed_at_s,
+            connect_s=answer.connect_s,
             first_byte_at_s=answer.exchange.first_byte_at_s,
             max_tokens=cap if isinstance(cap, int) else None,
             **fields,

@@ -44,6 +44,7 @@ class Exchange:
         self.headers: dict[str, str] = {}
         self.first_byte_at_s: float | None = None
         self.at_s = 0.0
+        self.keeps_alive = False
         self.ending: Ending | None = None
         self.cause = ""
         self.error: RequestError | None = None
@@ -62,6 +63,7 @@ class Exchange:
     def on_headers_complete(self) -> None:
         """The head is whole."""
         self.status = self.parser.get_status_code()
+        self.keeps_alive = self.parser.should_keep_alive()
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         if encoding in ("gzip", "x-gzip", "deflate"):
             self._inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32).decompress
@@ -176,8 +178,7 @@ class Connection(asyncio.Protocol):
         reusable = (
             exchange is not None
             and exchange.ending == "complete"
-            and exchange.is_framed()
-            and exchange.parser.should_keep_alive()
+            and exchange.keeps_alive
             and self.is_open
         )
         if not reusable:
@@ -208,7 +209,8 @@ async def open_connection(
         raise ConnectFailure(
             "connect_timeout",
             f"no connection to {address.authority} within connect_s = {limit_s:g} s",
-            "is the host right, and does a firewall drop the packets?",
+            "is the host right, does a firewall drop the packets, does the port speak "
+            f"{address.scheme}?",
         ) from error
     except ssl.SSLError as error:
         raise _tls_failure(address, error) from error

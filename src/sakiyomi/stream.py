@@ -165,6 +165,12 @@ class TokenStream:
         self._timings_data = b""
         self._evidence: dict[str, Any] = {}
         self._at_s = 0.0
+        self._is_broken = False  # where events begin is not known any more
+
+    @property
+    def is_empty(self) -> bool:
+        """Not one thing came that belongs to a stream of events."""
+        return self.last_chunk_at_s is None and not self._parser.num_keep_alives and not self.done
 
     @property
     def is_over(self) -> bool:
@@ -178,11 +184,14 @@ class TokenStream:
 
     def feed(self, data: bytes, at_s: float) -> None:
         """Take what one read brought at `at_s`."""
+        if self._is_broken:
+            return
         self._at_s = at_s
         try:
             events = self._parser.feed(data)
         except StreamError as error:
             self.error = self.error or RequestError(kind="malformed", message=str(error))
+            self._is_broken = True
             return
         for event in events:
             self._take(event.data, event.name, at_s)
