@@ -15,6 +15,7 @@ from sakiyomi.engines.families import (
     sglang_series,
     trtllm_series,
     vllm_series,
+    without_priorities,
 )
 from sakiyomi.engines.prometheus import Page, models_of, of_model, read_page
 from sakiyomi.record import EngineMetrics, SeriesCounters
@@ -42,7 +43,7 @@ def read_metrics(text: str, model: str | None = None) -> EngineMetrics:
             notes=(*page.notes, note),
         )
     models = models_of(page, prefix)
-    page = of_model(page, model)
+    page = without_priorities(of_model(page, model))
     running, waiting_name = LOAD[prefix]
     return EngineMetrics(
         num_requests_running=page.total(running),

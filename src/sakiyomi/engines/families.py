@@ -96,6 +96,15 @@ def trtllm_series(page: Page, labels: tuple[str, ...]) -> dict[str, SeriesCounte
     return {key: SeriesCounters(**values) for key, values in sorted(found.items())}
 
 
+def without_priorities(page: Page) -> Page:
+    """SGLang's page without the parts of a total that carry a priority; the total's is empty."""
+    kept = {
+        name: tuple(s for s in group if not s.labels.get("priority"))
+        for name, group in page.samples.items()
+    }
+    return Page({name: group for name, group in kept.items() if group}, page.notes)
+
+
 def sglang_series(page: Page) -> dict[str, SeriesCounters]:
     """SGLang's counters, all of which move when a request finishes: one series.
 
@@ -108,11 +117,10 @@ def sglang_series(page: Page) -> dict[str, SeriesCounters]:
     if generated is None and requests is None and verified is None:
         return {}
     speculation = None
-    if verified and generated is not None and requests is not None:
+    if verified is not None and generated is not None and requests is not None:
+        accepted = generated - requests - verified if verified else 0.0
         speculation = SpecDecodeCounters(
-            num_drafts=verified,
-            num_accepted_tokens=generated - requests - verified,
-            num_steps=verified,
+            num_drafts=verified, num_accepted_tokens=accepted, num_steps=verified
         )
     return {
         "": SeriesCounters(

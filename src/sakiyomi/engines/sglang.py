@@ -23,8 +23,8 @@ from sakiyomi.engines.engine import (
     whole,
     with_speculation,
 )
-from sakiyomi.engines.families import sglang_gauge, sglang_series
-from sakiyomi.engines.prometheus import Page, models_of, of_model, read_page
+from sakiyomi.engines.families import sglang_gauge, sglang_series, without_priorities
+from sakiyomi.engines.prometheus import models_of, of_model, read_page
 from sakiyomi.plan import Arm
 from sakiyomi.record import EngineMetrics, RequestRecord, SpecDecodeCounters
 
@@ -93,7 +93,7 @@ def read_metrics(text: str, model: str | None = None) -> EngineMetrics:
     """
     page = read_page(text)
     models = models_of(page, "sglang:")
-    page = _totals(of_model(page, model))
+    page = without_priorities(of_model(page, model))
     usage = [s.value for s in page.select("sglang:token_usage")]
     k = [s.value for s in page.select("sglang:spec_num_steps") if s.value > 0]
     notes = page.notes
@@ -193,14 +193,6 @@ def _speculation(arm: Arm) -> dict[str, Any]:
         flags["num_draft_tokens"] = spec.num_speculative_tokens + 1
     own = {key.removeprefix("speculative_"): value for key, value in spec.options.items()}
     return {**flags, **own}
-
-
-def _totals(page: Page) -> Page:
-    kept = {
-        name: tuple(s for s in group if not s.labels.get("priority"))
-        for name, group in page.samples.items()
-    }
-    return Page({name: group for name, group in kept.items() if group}, page.notes)
 
 
 def _told(evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
