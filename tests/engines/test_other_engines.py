@@ -494,7 +494,7 @@ def test_dynamo():
     metrics = dynamo.read_metrics(front)
     assert (metrics.num_requests_running, metrics.num_requests_waiting) == (2, 1)
     assert "--metrics-url" in metrics.notes[0]
-    for folder, drafts in (("sglang-0.5.23", 330), ("tensorrt-llm-main", 100)):
+    for folder, drafts in (("sglang-0.5.23", 363), ("tensorrt-llm-main", 100)):
         text = (GOLDEN / folder / "metrics-after.txt").read_text()
         metrics = dynamo.read_metrics(text)
         assert metrics.series[""].speculation.num_drafts == drafts
