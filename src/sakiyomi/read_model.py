@@ -21,7 +21,7 @@ from sakiyomi.quantization import (
 )
 from sakiyomi.safetensors_header import read_safetensors_header
 from sakiyomi.tensor_roles import NameScan, scan_names
-from sakiyomi.tensors import HeaderFile, Role, Tensor
+from sakiyomi.tensors import HeaderFile, Role, Tensor, Weight
 from sakiyomi.weights import Origin, ReadBytes, read_bytes
 
 PLAIN_FORMATS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -146,7 +146,12 @@ def derive_model(configs: Configs, *, name: str) -> ReadBytes:
 
 
 def derive_by_role(
-    shape: ModelShape, formats: Mapping[str, str], *, name: str, source: str
+    shape: ModelShape,
+    formats: Mapping[str, str],
+    *,
+    name: str,
+    source: str,
+    vision_parameters: float = 0.0,
 ) -> ReadBytes:
     """Derive a model whose formats are stated by role (`mlp: nvfp4`); the rest is bf16."""
 
@@ -154,8 +159,20 @@ def derive_by_role(
         label = formats.get(role, "bf16")
         return label, BYTES_PER_PARAMETER[label]
 
-    origin = Origin(name=name, source=source, num_draft_modules=max(1, shape.num_draft_layers))
-    return read_bytes(derive_weights(shape, choose), shape, origin)
+    weights = list(derive_weights(shape, choose))
+    if vision_parameters:
+        label, width = choose("visual", "vision")
+        tower = Weight(
+            name="visual",
+            role="vision",
+            format=label,
+            num_bytes=vision_parameters * width,
+            num_parameters=vision_parameters,
+        )
+        weights.append(tower)
+    modules = max(1, shape.num_draft_layers)
+    origin = Origin(name=name, source=source, num_draft_modules=modules)
+    return read_bytes(weights, shape, origin)
 
 
 def _derived_format(stated: Quantization, module: str, plain: str, num_layers: int) -> str:

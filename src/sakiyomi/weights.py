@@ -273,3 +273,32 @@ def _cautions(
             "more than any 16-bit format takes; the count of parameters is too low"
         )
     return cautions
+
+
+def attach_draft(target: ReadBytes, drafter: ReadBytes) -> ReadBytes:
+    """Give a target the drafter of another checkpoint: an EAGLE head, or a whole small model.
+
+    A head without a vocabulary of its own borrows the target's.
+    """
+    own = drafter.draft
+    if own is None:
+        own = DraftBytes(
+            always_bytes=drafter.always_bytes,
+            experts=drafter.experts,
+            head_bytes=drafter.head_bytes,
+            has_own_head=True,
+            resident_bytes=drafter.resident_bytes,
+            num_parameters=drafter.num_parameters,
+            num_modules=1,
+            kv=drafter.kv,
+        )
+    elif not own.has_own_head:
+        own = msgspec.structs.replace(own, head_bytes=target.head_bytes)
+    return msgspec.structs.replace(
+        target,
+        draft=own,
+        name=f"{target.name} + {drafter.name}",
+        resident_bytes=target.resident_bytes + drafter.resident_bytes,
+        num_parameters=target.num_parameters + drafter.num_parameters,
+        cautions=(*target.cautions, *drafter.cautions),
+    )
