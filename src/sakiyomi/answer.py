@@ -5,9 +5,10 @@ from http import HTTPStatus
 
 import msgspec
 
+from sakiyomi.chunk import error_text
 from sakiyomi.connection import Clock, Exchange
 from sakiyomi.record import RequestError
-from sakiyomi.stream import TokenStream, error_text
+from sakiyomi.stream import TokenStream
 from sakiyomi.urls import api_root
 
 END_GRACE_S = 1.0

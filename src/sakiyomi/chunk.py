@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from sakiyomi.record import EventKind
+
 
 class ToolFunction(msgspec.Struct, gc=False):
     """A piece of a tool call."""
@@ -117,6 +119,37 @@ def decode_object(data: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         raw = _loads(data)
     return raw if isinstance(raw, dict) else {}
+
+
+def error_text(error: Any) -> str:
+    """The words of an error object as servers send it: text, {"message"}, {"error": {...}}."""
+    if isinstance(error, dict):
+        for key in ("message", "error", "detail", "msg"):
+            if error.get(key):
+                return error_text(error[key])
+    if isinstance(error, str):
+        return error[:500]
+    return msgspec.json.encode(error).decode()[:500]
+
+
+def payload(choice: Choice, kind: EventKind | None, text: str) -> tuple[EventKind | None, str]:
+    """Kind and text of a choice, added to those of the choices before it."""
+    delta = choice.delta
+    if delta is None:
+        return ("answer", text + choice.text) if choice.text else (kind, text)
+    if delta.content:
+        return "answer", text + delta.content
+    reasoning = delta.reasoning_content or delta.reasoning or delta.reasoning_text
+    if reasoning:
+        return kind or "reasoning", text + reasoning
+    if delta.tool_calls:
+        functions = [call.function for call in delta.tool_calls if call.function]
+    elif delta.function_call:
+        functions = [delta.function_call]
+    else:
+        return ("answer", text + delta.refusal) if delta.refusal else (kind, text)
+    pieces = "".join((function.name or "") + (function.arguments or "") for function in functions)
+    return (kind or "tool", text + pieces) if pieces else (kind, text)
 
 
 def _loads(data: bytes) -> Any:

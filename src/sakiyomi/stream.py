@@ -8,7 +8,16 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi.chunk import Choice, Chunk, Timings, Usage, decode_chunk, decode_object
+from sakiyomi.chunk import (
+    Choice,
+    Chunk,
+    Timings,
+    Usage,
+    decode_chunk,
+    decode_object,
+    error_text,
+    payload,
+)
 from sakiyomi.errors import StreamError
 from sakiyomi.record import EventKind, RequestError
 
@@ -289,7 +298,7 @@ class TokenStream:
         text = ""
         ids: int | None = None
         for choice in choices:
-            kind, text = _payload(choice, kind, text)
+            kind, text = payload(choice, kind, text)
             if choice.token_ids is not None:
                 ids = (ids or 0) + len(choice.token_ids)
             elif choice.output_ids is not None:
@@ -376,34 +385,3 @@ class TokenStream:
             self.error = RequestError(
                 kind="error_in_stream", message=error_text(error or decode_object(data))
             )
-
-
-def error_text(error: Any) -> str:
-    """The words of an error object as servers send it: text, {"message"}, {"error": {...}}."""
-    if isinstance(error, dict):
-        for key in ("message", "error", "detail", "msg"):
-            if error.get(key):
-                return error_text(error[key])
-    if isinstance(error, str):
-        return error[:500]
-    return msgspec.json.encode(error).decode()[:500]
-
-
-def _payload(choice: Choice, kind: EventKind | None, text: str) -> tuple[EventKind | None, str]:
-    """Kind and text of a choice, added to those of the choices before it."""
-    delta = choice.delta
-    if delta is None:
-        return ("answer", text + choice.text) if choice.text else (kind, text)
-    if delta.content:
-        return "answer", text + delta.content
-    reasoning = delta.reasoning_content or delta.reasoning or delta.reasoning_text
-    if reasoning:
-        return kind or "reasoning", text + reasoning
-    if delta.tool_calls:
-        functions = [call.function for call in delta.tool_calls if call.function]
-    elif delta.function_call:
-        functions = [delta.function_call]
-    else:
-        return ("answer", text + delta.refusal) if delta.refusal else (kind, text)
-    pieces = "".join((function.name or "") + (function.arguments or "") for function in functions)
-    return (kind or "tool", text + pieces) if pieces else (kind, text)
