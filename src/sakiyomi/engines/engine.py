@@ -45,6 +45,16 @@ def planned_facts(arm: Arm) -> ServerFacts:
     )
 
 
+QUALITIES = {
+    "per_request": "exact",
+    "counters": "exact",
+    "events": "derived",
+    "bursts": "estimated",
+    "gauge": "estimated",
+}
+"""What most engines' sources are worth; an engine overrides its own."""
+
+
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """One engine: where to ask it, how to start it, how to read what it says.
 
@@ -66,6 +76,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     - `read_arm(arm)`: what the plan says of the arm's speculation, defaults of the engine filled
       in, lossy and forced acceptance recognised.
     - `signs`: (information path, regular expression) pairs that give this engine away.
+    - `qualities`: the quality of each source of acceptance (contract: exact, derived, estimated).
     - `tokens_per_event`: 1 where every event is one token (then events are counted); else None.
     - `evidence`: one line for people: what this engine can tell, and of which quality.
     """
@@ -84,6 +95,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     optional_args: Callable[[Arm, str], list[str]] | None = None
     read_arm: Callable[[Arm], ServerFacts] = planned_facts
     signs: tuple[tuple[str, str], ...] = ()
+    qualities: Mapping[str, str] = msgspec.field(default_factory=lambda: QUALITIES)
     health_path: str = "/health"
     metrics_paths: tuple[str, ...] = ("/metrics",)
     info_paths: tuple[str, ...] = ("/version", "/v1/models")

@@ -7,6 +7,7 @@ import msgspec
 
 from sakiyomi import steps
 from sakiyomi.engines.engine import (
+    QUALITIES,
     Engine,
     LogRemedy,
     ServerFacts,
@@ -241,6 +242,7 @@ ENGINE = Engine(
     read_server=read_server,
     force_acceptance=force_acceptance,
     read_arm=read_arm,
+    qualities={**QUALITIES, "events": "exact"},
     signs=(
         ("/metrics", r"llamacpp:"),
         ("/v1/models", r'"owned_by"\s*:\s*"llamacpp"'),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from sakiyomi import steps
 from sakiyomi.engines.engine import (
+    QUALITIES,
     Engine,
     LogRemedy,
     ServerFacts,
@@ -79,6 +80,7 @@ ENGINE = Engine(
     read_response=no_response,
     group_steps=steps.from_event_tokens,
     read_server=read_server,
+    qualities={**QUALITIES, "counters": "derived"},
     signs=(("/metrics", r"lmdeploy:"), ("/v1/models", r'"owned_by"\s*:\s*"lmdeploy"')),
     info_paths=("/v1/models",),
     evidence=(

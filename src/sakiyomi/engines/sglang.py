@@ -8,6 +8,7 @@ import msgspec
 
 from sakiyomi import steps
 from sakiyomi.engines.engine import (
+    QUALITIES,
     Engine,
     LogRemedy,
     ServerFacts,
@@ -240,6 +241,7 @@ ENGINE = Engine(
     read_server=read_server,
     force_acceptance=force_acceptance,
     read_arm=read_arm,
+    qualities={**QUALITIES, "counters": "derived"},
     signs=(
         ("/metrics", r"sglang:"),
         ("/v1/models", r'"owned_by"\s*:\s*"sglang"'),

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from sakiyomi.engines.engine import (
+    QUALITIES,
     Engine,
     ServerFacts,
     json_object,
@@ -104,6 +105,7 @@ ENGINE = Engine(
     read_response=no_response,
     group_steps=no_steps,
     read_server=read_server,
+    qualities={**QUALITIES, "counters": "derived"},
     signs=(("/metrics", r"tgi_"), ("/info", r'"model_id"[\s\S]*"max_concurrent_requests"')),
     info_paths=("/info", "/v1/models"),
     tokens_per_event=1,
