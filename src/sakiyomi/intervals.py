@@ -118,7 +118,8 @@ def ratio_interval(
     that are laid round the ratio in the standard error of the sample. Inside a resample the
     standard error is the infinitesimal jackknife's (linearization, known to be low), outside the
     delete-one jackknife's (known to be high: Efron & Stein 1981): without this the interval of
-    skewed units is still too narrow. With fewer than 8 units: Student's t on the logit scale
+    skewed units is still too narrow. Where a few units hold most of the sum (uncapped lengths,
+    lognormal with sd 1, that also decide the rate) it holds 92 to 93 % instead of 95. With fewer than 8 units: Student's t on the logit scale
     (log scale without an upper limit).
     """
     n = len(units)
