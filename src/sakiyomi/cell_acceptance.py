@@ -105,6 +105,16 @@ def report(evidence: Evidence, facts: ArmFacts, seed: int) -> Acceptance | None:
         for unit in best.units
         if unit.num_drafts is not None
     ]
+    rate = stats.estimate_ratio(pairs, seed, upper=1.0) if pairs else None
+    length = stats.estimate_mean_acceptance_length(lengths, seed, k=k) if lengths else None
+    unit = best.unit
+    spread = _spread_of(evidence)
+    if best.unit == "repeat" and spread is not None:
+        again = report(msgspec.structs.replace(evidence, found=[spread]), facts, seed)
+        if again and again.draft_acceptance_rate and again.mean_acceptance_length:
+            rate = _around(rate, again.draft_acceptance_rate)
+            length = _around(length, again.mean_acceptance_length)
+            unit = "conversation"
     positions = acceptance.position_rates(total)
     quality = best.quality
     if (evidence.lower_bound and best.source == "counters") or (
@@ -117,13 +127,33 @@ def report(evidence: Evidence, facts: ArmFacts, seed: int) -> Acceptance | None:
         num_drafts=total.num_drafts,
         num_draft_tokens=total.num_draft_tokens,
         num_accepted_tokens=total.num_accepted_tokens,
-        draft_acceptance_rate=stats.estimate_ratio(pairs, seed, upper=1.0) if pairs else None,
-        mean_acceptance_length=stats.estimate_mean_acceptance_length(lengths, seed, k=k)
-        if lengths
-        else None,
+        draft_acceptance_rate=rate,
+        mean_acceptance_length=length,
         per_position=list(positions) if positions else None,
-        unit="repeat" if best.unit == "repeat" else "conversation",
+        unit="repeat" if unit == "repeat" else "conversation",
         cross_check=_cross_check(evidence),
+    )
+
+
+def _spread_of(evidence: Evidence) -> Found | None:
+    """The steps of each conversation, when they agree with the counters: they tell the spread."""
+    if evidence.disagreement or (evidence.foreign_share or 0.0) > FOREIGN_SHARE:
+        return None
+    return next(
+        (f for f in evidence.found if f.source == "events" and f.quality == "derived"), None
+    )
+
+
+def _around(point: stats.Estimate | None, spread: stats.Estimate) -> stats.Estimate | None:
+    """The counters' point with the conversations' interval; the last step of an answer, which
+    counters have and the stream has not, may put the point just outside."""
+    if point is None or spread.low is None or spread.high is None:
+        return point
+    return msgspec.structs.replace(
+        spread,
+        point=point.point,
+        low=min(spread.low, point.point),
+        high=max(spread.high, point.point),
     )
 
 

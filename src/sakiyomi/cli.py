@@ -233,16 +233,16 @@ def _history(arguments: Arguments) -> int:
 
 
 def _fake_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    # its many knobs are its own: they are parsed when it starts
-    parser.add_argument("options", nargs=argparse.REMAINDER, help="sakiyomi fake-engine --help")
+    if "fake-engine" in sys.argv:  # its many knobs are its own; other verbs do not pay for them
+        from sakiyomi import fake_engine
+
+        fake_engine.add_arguments(parser)
 
 
 def _fake_engine(arguments: Arguments) -> int:
     from sakiyomi import fake_engine
 
-    parser = argparse.ArgumentParser(prog="sakiyomi fake-engine")
-    fake_engine.add_arguments(parser)
-    return fake_engine.run(parser.parse_args(arguments.options))
+    return fake_engine.run(arguments)
 
 
 Verb = tuple[

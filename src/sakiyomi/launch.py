@@ -275,7 +275,7 @@ async def _end(owned: _Owned, stop_timeout_s: float) -> None:
     """SIGTERM, wait, SIGKILL: to the whole group, until nothing of it is left."""
     pid = owned.process.pid
     try:
-        if owned.process.poll() is None:
+        if owned.process.poll() is None or group_lives(pid, owned.started):
             signal_group(pid, signal.SIGTERM)
             await _wait(lambda: owned.process.poll() is not None, stop_timeout_s)
         if owned.process.poll() is not None:

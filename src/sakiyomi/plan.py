@@ -86,6 +86,8 @@ class ScenarioRef(Value, frozen=True):
     name: Name
     file: str | None = None
     num_conversations: Count | None = None
+    num_requests: Count | None = None
+    """Per repeat: first turns of as many conversations as it allows, then second turns, ..."""
     max_tokens: Count | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None

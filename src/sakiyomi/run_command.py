@@ -24,7 +24,7 @@ from sakiyomi.report import text as report_text
 from sakiyomi.run_plan import RunFlags, override, plan_from_flags
 from sakiyomi.scenario import Scenario
 from sakiyomi.store import RunReader, RunWriter, now_text, open_run, read_plan, read_scenario
-from sakiyomi.workload import choose_schedule, limit_requests, passes
+from sakiyomi.workload import choose_schedule, passes
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -33,11 +33,6 @@ def run_command(arguments: argparse.Namespace) -> int:
     reader = open_run(arguments.resume) if arguments.resume else None
     plan = _plan(arguments, reader)
     scenarios = {ref.name: read_scenario(ref) for ref in plan.scenarios}
-    if arguments.requests:
-        scenarios = {
-            name: limit_requests(scenario, arguments.requests)
-            for name, scenario in scenarios.items()
-        }
     schedule = choose_schedule(plan, fits_together=_embedded(plan))
     if arguments.dry_run:
         terminal.write("\n".join(_dry_run(plan, scenarios, schedule)))
@@ -61,7 +56,7 @@ def finish(folder: Path, facts: RunFacts, arguments: argparse.Namespace) -> int:
         terminal.write(report_text.render(report, terminal.width()))
         run = folder.name if not arguments.out else str(folder)
         terminal.write(
-            f"saved: {run}   next: sakiyomi explain {run} · sakiyomi report {run} -o report.html"
+            f"saved: {run}\nnext: sakiyomi explain {run} · sakiyomi report {run} -o report.html"
         )
     if facts.interrupted:
         terminal.warn(f"interrupted; go on with: sakiyomi run --resume {folder}")
@@ -86,6 +81,7 @@ def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
         engine=arguments.engine,
         scenarios=tuple(arguments.scenario),
         max_tokens=arguments.max_tokens,
+        num_requests=arguments.requests,
         repeats=arguments.repeats,
         concurrency=tuple(arguments.concurrency),
         name=arguments.name,

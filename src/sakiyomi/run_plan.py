@@ -9,8 +9,8 @@ from sakiyomi.errors import PlanError
 from sakiyomi.plan import Arm, ClosedLoad, Plan, ScenarioRef, parse_plan
 
 EMBEDDED_SCENARIOS = ("ja_chat", "code_agent", "en_chat", "ja_code")
-EMBEDDED_CONVERSATIONS = 4
-EMBEDDED_MAX_TOKENS = 96
+EMBEDDED_REQUESTS = 6
+EMBEDDED_MAX_TOKENS = 64
 """A few minutes on two cores."""
 URL_SCENARIOS = ("ja_chat", "code_agent")
 URL_CONVERSATIONS = 8
@@ -25,6 +25,7 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
     engine: str | None = None
     scenarios: tuple[str, ...] = ()
     max_tokens: int | None = None
+    num_requests: int | None = None
     repeats: int | None = None
     concurrency: tuple[int, ...] = ()
     name: str | None = None
@@ -36,15 +37,19 @@ def plan_from_flags(flags: RunFlags, embedded_arms: Sequence[Arm]) -> Plan:
     """The plan that the flags mean: attached arms, or the embedded engine's two."""
     arms = list(_attached(flags)) if flags.urls else list(embedded_arms)
     names = flags.scenarios or (URL_SCENARIOS if flags.urls else EMBEDDED_SCENARIOS)
-    count, cap = URL_CONVERSATIONS, flags.max_tokens
+    limits: dict[str, int | None] = {
+        "max_tokens": flags.max_tokens,
+        "num_requests": flags.num_requests,
+    }
     if not flags.urls:
-        count, cap = EMBEDDED_CONVERSATIONS, flags.max_tokens or EMBEDDED_MAX_TOKENS
+        limits["max_tokens"] = flags.max_tokens or EMBEDDED_MAX_TOKENS
+        limits["num_requests"] = flags.num_requests or EMBEDDED_REQUESTS
+    elif not flags.num_requests:
+        limits["num_conversations"] = URL_CONVERSATIONS
     refs = [
-        ScenarioRef(name=name, num_conversations=count, max_tokens=cap)
-        if not name.endswith(".jsonl")
-        else ScenarioRef(
-            name=re.sub(r"^.*[/\\]|\.jsonl$", "", name), file=name, max_tokens=flags.max_tokens
-        )
+        ScenarioRef(name=re.sub(r"^.*[/\\]|\.jsonl$", "", name), file=name, **_own(limits))
+        if name.endswith(".jsonl")
+        else ScenarioRef(name=name, **limits)
         for name in names
     ]
     plan = Plan(
@@ -55,6 +60,11 @@ def plan_from_flags(flags: RunFlags, embedded_arms: Sequence[Arm]) -> Plan:
         repeats=flags.repeats or 2,
     )
     return parse_plan(msgspec.to_builtins(plan), "flags")
+
+
+def _own(limits: dict[str, int | None]) -> dict[str, int | None]:
+    """An own file is used whole unless a flag says otherwise."""
+    return {key: value for key, value in limits.items() if key != "num_conversations"}
 
 
 def override(plan: Plan, flags: RunFlags) -> Plan:
@@ -68,16 +78,12 @@ def override(plan: Plan, flags: RunFlags) -> Plan:
         changes["name"] = flags.name
     if flags.concurrency:
         changes["loads"] = tuple(ClosedLoad(max_concurrency=n) for n in flags.concurrency)
-    if flags.scenarios:
+    caps = {"max_tokens": flags.max_tokens, "num_requests": flags.num_requests}
+    caps = {key: value for key, value in caps.items() if value}
+    if caps or flags.scenarios:
         known = {ref.name: ref for ref in plan.scenarios}
-        changes["scenarios"] = tuple(
-            known.get(name) or ScenarioRef(name=name) for name in flags.scenarios
-        )
-    if flags.max_tokens:
-        changes["scenarios"] = tuple(
-            msgspec.structs.replace(ref, max_tokens=flags.max_tokens)
-            for ref in changes.get("scenarios", plan.scenarios)  # type: ignore[attr-defined]
-        )
+        refs = [known.get(name) or ScenarioRef(name=name) for name in flags.scenarios or known]
+        changes["scenarios"] = tuple(msgspec.structs.replace(ref, **caps) for ref in refs)
     if flags.api_key_env:
         changes["arms"] = tuple(
             msgspec.structs.replace(arm, api_key_env=arm.api_key_env or flags.api_key_env)

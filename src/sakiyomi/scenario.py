@@ -1,7 +1,7 @@
 """What we ask: scenarios and their conversations, read from JSON lines."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -125,11 +125,35 @@ def apply_ref(scenario: Scenario, ref: ScenarioRef) -> Scenario:
             f"it has {len(scenario.conversations)}",
             "ask for fewer, add conversations to the file, or raise repeats",
         )
+    conversations = scenario.conversations[:wanted]
     return msgspec.structs.replace(
         scenario,
         name=ref.name,
         sampling=msgspec.structs.replace(scenario.sampling, **overrides),
-        conversations=scenario.conversations[:wanted],
+        conversations=limit_requests(conversations, ref.num_requests)
+        if ref.num_requests
+        else conversations,
+    )
+
+
+def limit_requests(
+    conversations: Sequence[Conversation], num_requests: int
+) -> tuple[Conversation, ...]:
+    """Keep `num_requests` turns: first turns before second ones, so that most conversations stay.
+
+    Conversations are the unit of statistics: more of them tell more than more turns of one.
+    """
+    kept = [0] * len(conversations)
+    left = num_requests
+    for turn in range(max((len(c.turns) for c in conversations), default=0)):
+        for index, conversation in enumerate(conversations):
+            if left and len(conversation.turns) > turn:
+                kept[index] += 1
+                left -= 1
+    return tuple(
+        msgspec.structs.replace(conversation, turns=conversation.turns[:count])
+        for conversation, count in zip(conversations, kept, strict=True)
+        if count
     )
 
 

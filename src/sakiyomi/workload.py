@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from sakiyomi.plan import Arm, ClosedLoad, Load, OpenLoad, Plan
-from sakiyomi.scenario import Conversation, Sampling, Scenario
+from sakiyomi.scenario import Conversation, Sampling
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -49,19 +49,6 @@ def passes(plan: Plan, schedule: str) -> Iterator[Pass]:
             order = [(name, load, scenario) for load, scenario in inner for name in names]
         for name, load, scenario in order:
             yield Pass(repeat, name, load, scenario)
-
-
-def limit_requests(scenario: Scenario, num_requests: int) -> Scenario:
-    """The first conversations of a scenario whose turns make up `num_requests` requests."""
-    kept: list[Conversation] = []
-    left = num_requests
-    for conversation in scenario.conversations:
-        if left <= 0:
-            break
-        turns = conversation.turns[:left]
-        left -= len(turns)
-        kept.append(msgspec.structs.replace(conversation, turns=turns))
-    return msgspec.structs.replace(scenario, conversations=tuple(kept))
 
 
 def arrivals(load: Load, num_conversations: int, seed: int) -> list[float]:

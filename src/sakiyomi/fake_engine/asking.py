@@ -124,6 +124,9 @@ def count_prompt_tokens(text: str) -> int:
 
 def read_wish(body: dict[str, Any], dialect: Dialect, repeat: int) -> Wish:
     """Read what the request asks of the answer."""
+    sampling = body.get("sampling_params")
+    if isinstance(sampling, dict):  # SGLang's native route
+        body = body | sampling | {"max_tokens": sampling.get("max_new_tokens", 128)}
     cap = body.get("max_completion_tokens", body.get("max_tokens"))
     stop = body.get("stop") or ()
     kwargs = body.get("chat_template_kwargs") or {}

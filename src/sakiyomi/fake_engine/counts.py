@@ -43,12 +43,16 @@ class Counts(msgspec.Struct, kw_only=True):
     num_generated_tokens: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    num_prefills: int = 0
     num_steps: int = 0
     decode_s: float = 0.0
     prompt_s: float = 0.0
     finished: Counter[str] = msgspec.field(default_factory=Counter)
     step_s: Histogram = msgspec.field(default_factory=Histogram)
+    token_s: Histogram = msgspec.field(default_factory=Histogram)
     ttft_s: Histogram = msgspec.field(default_factory=Histogram)
+    last_draft_tokens: int = 0
+    last_accepted_tokens: int = 0
     skipped: Counter[int] = msgspec.field(default_factory=Counter)
 
     @property
@@ -58,6 +62,7 @@ class Counts(msgspec.Struct, kw_only=True):
 
     def add_prefill(self, prompt_tokens: int, cached_tokens: int, prefill_s: float) -> None:
         """Count the first step of a request; its token is counted by `add_tokens`."""
+        self.num_prefills += 1
         self.num_prompt_tokens += prompt_tokens
         self.num_cached_tokens += cached_tokens
         self.prompt_s += prefill_s
@@ -69,7 +74,8 @@ class Counts(msgspec.Struct, kw_only=True):
         self.num_steps += 1
         self.decode_s += duration_s
         self.step_s.observe(duration_s)
-        self.skipped[step.num_accepted_tokens] += 1
+        self.token_s.observe(duration_s / step.num_tokens, step.num_tokens)
+        self.skipped[step.num_tokens - 1] += 1
         if step.num_draft_tokens:
             self.num_drafts += 1
             self.num_draft_tokens += step.num_draft_tokens
@@ -124,3 +130,28 @@ def others(num_tokens: int, k: int) -> Counts:
     counts.step_s.observe(0.01, counts.num_steps)
     counts.decode_s = 0.01 * counts.num_steps
     return counts
+
+
+WINDOW_STEPS = 40
+"""SGLang's default `--decode-log-interval`: its gauges move when so many steps are done."""
+
+
+class Window(msgspec.Struct, kw_only=True):
+    """A running average over the last full window of decode steps; 0 before the first."""
+
+    length: float = 0.0
+    rate: float = 0.0
+    num_steps: int = 0
+    num_drafts: int = 0
+    num_accepted_tokens: int = 0
+
+    def add(self, step: ScriptedStep, k: int) -> None:
+        """Count a decode step; the rate's denominator is the static k."""
+        self.num_steps += 1
+        self.num_drafts += step.num_draft_tokens > 0
+        self.num_accepted_tokens += step.num_accepted_tokens
+        if self.num_steps == WINDOW_STEPS:
+            if self.num_drafts:
+                self.length = 1 + self.num_accepted_tokens / self.num_drafts
+                self.rate = self.num_accepted_tokens / (self.num_drafts * k)
+            self.num_steps = self.num_drafts = self.num_accepted_tokens = 0

@@ -96,6 +96,7 @@ DIALECTS: dict[str, Dialect] = {
             finish_apart=True,
             continuous=True,
             usage_null=True,
+            paths=("/v1/chat/completions", "/v1/completions", "/generate"),
         ),
         Dialect(
             name="tensorrt-llm",
@@ -167,7 +168,6 @@ DIALECTS: dict[str, Dialect] = {
         Dialect(
             name="lmstudio",
             version="0.4.2",
-            fingerprint="fake-model",
             reasoning_field="reasoning",
             finish_apart=True,
             paths=("/v1/chat/completions", "/v1/completions", "/api/v0/chat/completions"),

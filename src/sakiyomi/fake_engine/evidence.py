@@ -110,6 +110,33 @@ def spec_tokens_details(answer: Answer, k: int) -> dict[str, Any] | None:
     }
 
 
+def perf_metrics(request_id: str, answer: Answer) -> dict[str, Any]:
+    """Make TensorRT-LLM's record of a finished request."""
+    num_drafted = sum(step.num_draft_tokens for step in answer.steps)
+    num_accepted = sum(step.num_accepted_tokens for step in answer.steps)
+    speculative = {
+        "acceptance_rate": num_accepted / num_drafted if num_drafted else 0.0,
+        "total_accepted_draft_tokens": num_accepted,
+        "total_draft_tokens": num_drafted,
+    }
+    record = {"first_iter": 1, "last_iter": len(answer.steps), "speculative_decoding": speculative}
+    return {"request_id": request_id, "perf_metrics": record}
+
+
+def lmstudio_stats(progress: Progress, answer: Answer) -> dict[str, Any]:
+    """Make LM Studio's `stats`: speed only, its draft counts are in the SDK alone."""
+    rate = progress.num_tokens / progress.decode_s if progress.decode_s else 0.0
+    stopped = answer.finish_reason == "stop"
+    return {
+        "tokens_per_second": rate,
+        "time_to_first_token": progress.prefill_s,
+        "generation_time": progress.decode_s,
+        "stop_reason": "eosFound"
+        if answer.finish_reason == "stop"
+        else "maxPredictedTokensReached",
+    }
+
+
 def accept_lengths(progress: Progress) -> float:
     """TensorRT-LLM's `avg_decoded_tokens_per_iter`: tokens per iteration, the prefill included."""
     return progress.num_tokens / max(progress.num_iterations, 1)

@@ -77,7 +77,7 @@ WIRE_FAULTS = {
     "huge_event": FaultMeaning(140_000, "the second event is N bytes long"),
     "raw_separators": FaultMeaning(True, "U+2028 and U+0085 raw in the text"),
     "http10": FaultMeaning(True, "no chunks: the body ends with the connection"),
-    "latin1_type": FaultMeaning(True, "Content-Type without a charset (else it names UTF-8)"),
+    "no_charset": FaultMeaning(True, "Content-Type without a charset (else it names UTF-8)"),
 }
 
 RESPONSE_FAULTS = {
@@ -116,6 +116,7 @@ METRICS_FAULTS = {
     "no_created": FaultMeaning(True, "no *_created gauges"),
     "no_spec_series": FaultMeaning(True, "no series of speculation"),
     "late_position": FaultMeaning(True, "a position's series appears with its first count"),
+    "tp_ranks": FaultMeaning(4, "SGLang's scheduler series repeated for N tensor parallel ranks"),
     "bounce": FaultMeaning(True, "every second scrape shows another worker's half of the counts"),
     "other_traffic": FaultMeaning(100.0, "counters grow by N tokens per second of others"),
     "other_running": FaultMeaning(1, "N requests of others always run"),

@@ -7,16 +7,17 @@ import hmac
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import httptools
 import msgspec
 
 from sakiyomi.fake_engine.asking import Refusal
 from sakiyomi.fake_engine.config import FakeEngine, FaultValue, faults_of
-from sakiyomi.fake_engine.counts import Counts
 from sakiyomi.fake_engine.dialects import DIALECTS
-from sakiyomi.fake_engine.information import health_body, information
+from sakiyomi.fake_engine.information import health, information
 from sakiyomi.fake_engine.log import LoggedRequest
+from sakiyomi.fake_engine.page_text import total_of
 from sakiyomi.fake_engine.pages import metrics_page
 from sakiyomi.fake_engine.state import State
 from sakiyomi.fake_engine.streaming import Completion, refusal_faults
@@ -189,16 +190,26 @@ class Server:
             if self.config.health_delay_s:
                 await asyncio.sleep(self.config.health_delay_s)
             status = int(faults.get("health_status", 200))
-            return whole(status, "application/json", health_body(self.config))
+            return whole(status, *health(self.config, path))
         if not self._authorized(request):
             return _error(401, "Unauthorized")
-        total = Counts()
-        for counts in self.state.finished:
-            total.add(counts)
+        if self.config.dialect == "tensorrt-llm" and path in {"/metrics", "/perf_metrics"}:
+            return whole(200, "application/json", msgspec.json.encode(self._drain(path)))
+        total = total_of(self.state.finished)
         found = information(self.config, path, total, faults)
         if found is None:
             return _error(404, "Not Found")
         return whole(200, "application/json", msgspec.json.encode(found))
+
+    def _drain(self, path: str) -> list[dict[str, Any]]:
+        """Read TensorRT-LLM's statistics: whoever reads them takes them away."""
+        state = self.state
+        if path == "/metrics":
+            drained = list(state.iterations)
+            state.iterations.clear()
+            return drained
+        records, state.perf_metrics = state.perf_metrics, []
+        return records
 
     def _metrics_path(self) -> str:
         return "/prometheus/metrics" if self.config.dialect == "tensorrt-llm" else "/metrics"

@@ -2,15 +2,18 @@
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
+from typing import Any
 
+from sakiyomi.fake_engine.answer import ScriptedStep
 from sakiyomi.fake_engine.config import FakeEngine, FaultValue, faults_of
-from sakiyomi.fake_engine.counts import Counts, others, scaled
+from sakiyomi.fake_engine.counts import Counts, Window, others, scaled
 from sakiyomi.fake_engine.log import LoggedRequest  # noqa: TC001 - an attribute's type
-from sakiyomi.fake_engine.pages import PageState
+from sakiyomi.fake_engine.page_text import PageState
 
 PREFIX_BLOCK_TOKENS = 16
 MAX_KNOWN_PROMPTS = 512
+MAX_ITERATIONS = 1000
 
 
 class State:
@@ -29,6 +32,10 @@ class State:
         self._opened_at_s = time.perf_counter()
         self.live = [Counts() for _ in range(config.num_engines)]
         self.finished = [Counts() for _ in range(config.num_engines)]
+        self.windows = [Window() for _ in range(config.num_engines)]
+        self.iterations: deque[dict[str, Any]] = deque(maxlen=MAX_ITERATIONS)
+        """TensorRT-LLM's iteration statistics, emptied by each read."""
+        self.perf_metrics: list[dict[str, Any]] = []
         self.repeats: Counter[str] = Counter()
         self._prompts: list[bytes] = []
         slots = config.max_concurrency
@@ -52,6 +59,28 @@ class State:
         # the last token is always computed: its logits are needed
         tokens = min(known // 4, (len(text) - 1) // 4)
         return tokens // PREFIX_BLOCK_TOKENS * PREFIX_BLOCK_TOKENS
+
+    def stepped(self, engine: int, step: ScriptedStep, num_tokens: int, duration_s: float) -> None:
+        """Move what is no plain count: running averages and iteration statistics."""
+        self.windows[engine].add(step, self.config.k or 0)
+        drafted = step.num_draft_tokens > 0
+        statistics = {
+            "numDraftTokens": step.num_draft_tokens,
+            "numAcceptedTokens": step.num_accepted_tokens,
+            "numRequestsWithDraftTokens": int(drafted),
+            "acceptanceLength": 1.0 + step.num_accepted_tokens if drafted else 0.0,
+            "draftOverhead": 0.0,
+            "iterLatencyMS": duration_s * 1e3,
+        }
+        self.iterations.append(
+            {
+                "iter": len(self.iterations),
+                "iterLatencyMS": duration_s * 1e3,
+                "numActiveRequests": self.num_running,
+                "inflightBatchingStats": {"avgNumDecodedTokensPerIter": float(num_tokens)},
+                "specDecodingStats": statistics if self.config.k else None,
+            }
+        )
 
     def answered(self) -> None:
         """Count an answer that ended, and restart engine 0 where the fault wants it."""
@@ -85,6 +114,7 @@ class State:
             num_running=self.num_running + int(faults.get("other_running", 0)),
             num_waiting=self.num_waiting,
             started_at_s=restarted,
+            windows=tuple((window.length, window.rate) for window in self.windows),
             faults=faults,
         )
 

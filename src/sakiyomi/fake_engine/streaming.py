@@ -21,9 +21,10 @@ from sakiyomi.fake_engine.chunks import Ask, Chunker, Frame
 from sakiyomi.fake_engine.config import FaultValue
 from sakiyomi.fake_engine.counts import Counts
 from sakiyomi.fake_engine.dialects import DIALECTS, Dialect
+from sakiyomi.fake_engine.evidence import perf_metrics
 from sakiyomi.fake_engine.log import LoggedEvent, LoggedRequest, body_hash, logged_step
 from sakiyomi.fake_engine.state import State
-from sakiyomi.fake_engine.whole import whole_answer
+from sakiyomi.fake_engine.whole import generate_answer, whole_answer
 from sakiyomi.fake_engine.wire import ClientGone, Request, Wire, sse, wait_until, whole
 
 
@@ -92,7 +93,8 @@ class Completion:
             self.logged.started_at_s = self._deadline_s
             if state.slots is None:
                 self._deadline_s = self.request.received_at_s
-            if self.ask.stream and "json_instead" not in self.faults:
+            native = self.logged.path == "/generate"
+            if self.ask.stream and not native and "json_instead" not in self.faults:
                 return await self._stream(Wire(reader, writer, self.request, self.faults))
             return await self._whole(writer)
         except ClientGone:
@@ -190,7 +192,8 @@ class Completion:
                 chunker.step(tokens, due_s - self._first_at_s, index)
             await wait_until(due_s)
             self._count(step, tokens, index)
-        body = msgspec.json.encode(whole_answer(chunker))
+        native = self.logged.path == "/generate"
+        body = msgspec.json.encode((generate_answer if native else whole_answer)(chunker))
         event = LoggedEvent(kind="answer", num_tokens=told, step=0, due_at_s=self._deadline_s)
         event.written_at_s = time.perf_counter()
         self.logged.events.append(event)
@@ -231,6 +234,7 @@ class Completion:
             change.add_prefill(self.ask.prompt_tokens, cached, step.duration_s)
         else:
             change.add_step(step, step.duration_s)
+            self.state.stepped(self.logged.engine, step, len(tokens), step.duration_s)
         change.num_generated_tokens = len(tokens)
         self.own.add(change)
         self.state.live[self.logged.engine].add(change)
@@ -244,12 +248,16 @@ class Completion:
             step = self.answer.steps[1]
             for _ in range(int(faults["overrun_steps"])):
                 ended.add_step(step, step.duration_s)
+        if self.logged.steps:
+            ended.last_draft_tokens = self.logged.steps[-1].num_draft_tokens
+            ended.last_accepted_tokens = self.logged.steps[-1].num_accepted_tokens
         reason = self.answer.finish_reason if self.logged.end == "complete" else "abort"
         ended.finished[reason] += 1
         state.live[self.logged.engine].add(ended)
         self.own.add(ended)
         state.finished[self.logged.engine].add(self.own)
         self.logged.closed_at_s = time.perf_counter()
+        state.perf_metrics.append(perf_metrics(self.logged.request_id, self.answer))
         if "slow_release_s" in faults:
             asyncio.get_running_loop().call_later(float(faults["slow_release_s"]), self._release)
         else:

@@ -3,7 +3,12 @@
 from typing import Any
 
 from sakiyomi.fake_engine.chunks import Chunker
-from sakiyomi.fake_engine.evidence import accept_lengths, spec_tokens_details, timings
+from sakiyomi.fake_engine.evidence import (
+    accept_lengths,
+    lmstudio_stats,
+    spec_tokens_details,
+    timings,
+)
 
 
 def whole_answer(chunker: Chunker) -> dict[str, Any]:
@@ -38,7 +43,25 @@ def whole_answer(chunker: Chunker) -> dict[str, Any]:
     metrics = chunker.metrics()
     if metrics:
         body["metrics"] = metrics
+    if dialect.name == "lmstudio":
+        body["stats"] = lmstudio_stats(chunker.progress, answer)
     if ask.spec_details:
         details = spec_tokens_details(answer, ask.num_draft_tokens)
         body["sglext"] = {"spec_tokens_details": details} if details else None
     return body
+
+
+def generate_answer(chunker: Chunker) -> dict[str, Any]:
+    """Build the response of SGLang's native `/generate`, with its `meta_info`."""
+    ask, answer = chunker.ask, chunker.answer
+    usage = chunker.final_usage()
+    meta = {
+        "id": ask.request_id,
+        "finish_reason": {"type": answer.finish_reason},
+        "prompt_tokens": usage["prompt_tokens"],
+        "completion_tokens": usage["completion_tokens"],
+        "cached_tokens": ask.cached_tokens or 0,
+    }
+    details = spec_tokens_details(answer, ask.num_draft_tokens) or {}
+    text = "".join(token.text for token in answer.tokens)
+    return {"text": text, "meta_info": meta | details}

@@ -167,7 +167,7 @@ class Wire:
 
     async def start(self, headers: Mapping[str, str]) -> None:
         """Send the head of a 200 stream."""
-        charset = "" if "latin1_type" in self._faults else "; charset=utf-8"
+        charset = "" if "no_charset" in self._faults else "; charset=utf-8"
         fields = {"Content-Type": f"text/event-stream{charset}", "Cache-Control": "no-cache"}
         fields |= dict(headers)
         if "gzip" in self._faults:

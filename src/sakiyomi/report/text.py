@@ -21,7 +21,7 @@ def render(report: Report, width: int = 80) -> str:
             lines.append(f"load {label}")
         cells = [cell for cell in report.cells if cell.load.label == label]
         lines += [*_table(report, cells, width), ""]
-    lines += _sources(report)
+    lines += _sources(report, width)
     lines += _cautions(report, width)
     if report.decision:
         lines += ["", *_wrapped(report.decision.get("summary", []), width, "")]
@@ -70,9 +70,9 @@ def _align(rows: list[tuple[str, ...]], verdicts: list[str], width: int) -> list
     return lines
 
 
-def _sources(report: Report) -> list[str]:
-    """One line on where the acceptance comes from, and whether the sources agree."""
-    lines = []
+def _sources(report: Report, width: int) -> list[str]:
+    """Where the acceptance comes from, and whether the sources agree."""
+    texts = []
     for cell in report.cells:
         found = cell.acceptance
         if found is None:
@@ -82,12 +82,11 @@ def _sources(report: Report) -> list[str]:
         if check and check.get("agrees"):
             text += f"; agrees with {SOURCE_WORDS[check['source']]}"
         if found.unit == "repeat":
-            text += "; intervals over repeats"
-        if text not in lines:
-            lines.append(text)
+            text += "; its intervals are over repeats"
+        texts.append(text)
     if any(cell.tokens == "estimated" for cell in report.cells):
-        lines.append("~ tokens are estimated: the server does not count them")
-    return lines
+        texts.append("~ tokens are estimated: the server does not count them")
+    return _wrapped(dict.fromkeys(texts), width, "")
 
 
 SOURCE_WORDS = {
@@ -100,13 +99,20 @@ SOURCE_WORDS = {
 
 
 def _cautions(report: Report, width: int) -> list[str]:
-    messages = [caution.message for caution in report.cautions]
+    """Every caution once, with the cells that it is about."""
+    many_loads = len({cell.load.label for cell in report.cells}) > 1
+    about: dict[str, list[str]] = {caution.message: [] for caution in report.cautions}
     for cell in report.cells:
         where = f"{cell.scenario} x {cell.arm}"
-        if len({c.load.label for c in report.cells}) > 1:
+        if many_loads:
             where += f" ({cell.load.label})"
-        messages += [f"{where}: {caution.message}" for caution in cell.cautions]
-    return ["", *_wrapped(dict.fromkeys(messages), width, "! ")] if messages else []
+        for caution in cell.cautions:
+            about.setdefault(caution.message, []).append(where)
+    texts = []
+    for message, where in about.items():
+        names = "every cell" if len(where) == len(report.cells) > 1 else ", ".join(where)
+        texts.append(f"{names}: {message}" if names else message)
+    return ["", *_wrapped(texts, width, "! ")] if texts else []
 
 
 def _wrapped(texts: "dict[str, None] | list[str]", width: int, mark: str) -> list[str]:
