@@ -119,8 +119,8 @@ def ratio_interval(
     standard error is the infinitesimal jackknife's (linearization, known to be low), outside the
     delete-one jackknife's (known to be high: Efron & Stein 1981): without this the interval of
     skewed units is still too narrow. Where a few units hold most of the sum (uncapped lengths,
-    lognormal with sd 1, that also decide the rate) it holds 92 to 93 % instead of 95. With fewer than 8 units: Student's t on the logit scale
-    (log scale without an upper limit).
+    lognormal with sd 1, that also decide the rate) it holds 92 to 93 % instead of 95. With fewer
+    than 8 units: Student's t on the logit scale (log scale without an upper limit).
     """
     n = len(units)
     if n < MIN_UNITS:
