@@ -131,9 +131,7 @@ def lmstudio_stats(progress: Progress, answer: Answer) -> dict[str, Any]:
         "tokens_per_second": rate,
         "time_to_first_token": progress.prefill_s,
         "generation_time": progress.decode_s,
-        "stop_reason": "eosFound"
-        if answer.finish_reason == "stop"
-        else "maxPredictedTokensReached",
+        "stop_reason": "eosFound" if stopped else "maxPredictedTokensReached",
     }
 
 

@@ -178,12 +178,13 @@ class Server:
 
     async def _page(self, request: Request, path: str) -> bytes:
         """Answer anything but a completion request."""
-        if request.method not in {"GET", "HEAD"}:
+        if not path or request.method not in {"GET", "HEAD"}:
             return _error(404, "Not Found")
         metrics_path = self.config.metrics_path or self._metrics_path()
-        faults = faults_of(self.config, 1)
         if path and path in {metrics_path, f"{metrics_path}/"}:
-            return await self._metrics(request, path)
+            return await self._metrics(request)
+        self.state.num_checks += 1
+        faults = faults_of(self.config, self.state.num_checks)
         if "hang_health" in faults:
             await asyncio.Event().wait()
         if path in self.dialect.health_paths:
@@ -191,12 +192,16 @@ class Server:
                 await asyncio.sleep(self.config.health_delay_s)
             status = int(faults.get("health_status", 200))
             return whole(status, *health(self.config, path))
+        return self._information(request, path)
+
+    def _information(self, request: Request, path: str) -> bytes:
+        """Answer an information endpoint; all of them ask for the key."""
         if not self._authorized(request):
             return _error(401, "Unauthorized")
         if self.config.dialect == "tensorrt-llm" and path in {"/metrics", "/perf_metrics"}:
             return whole(200, "application/json", msgspec.json.encode(self._drain(path)))
         total = total_of(self.state.finished)
-        found = information(self.config, path, total, faults)
+        found = information(self.config, path, total, faults_of(self.config, 1))
         if found is None:
             return _error(404, "Not Found")
         return whole(200, "application/json", msgspec.json.encode(found))
@@ -208,21 +213,21 @@ class Server:
             drained = list(state.iterations)
             state.iterations.clear()
             return drained
-        records, state.perf_metrics = state.perf_metrics, []
+        records = list(state.perf_metrics)
+        state.perf_metrics.clear()
         return records
 
     def _metrics_path(self) -> str:
         return "/prometheus/metrics" if self.config.dialect == "tensorrt-llm" else "/metrics"
 
-    async def _metrics(self, request: Request, path: str) -> bytes:
+    async def _metrics(self, request: Request) -> bytes:
         """Answer a scrape, with the faults of the page."""
         state = self.state.page_state()
         faults = state.faults
         if "metrics_hang" in faults:
             await asyncio.Event().wait()
-        if "metrics_307" in faults and not path.endswith("/"):
-            location = f"{self.config.base_path}{path}/"
-            return whole(307, "text/plain", b"", {"Location": location})
+        if "metrics_307" in faults and not request.path.endswith("/"):
+            return whole(307, "text/plain", b"", {"Location": request.path + "/"})
         if "metrics_401" in faults and not (self.config.api_key and self._authorized(request)):
             return _error(401, "Unauthorized")
         if "metrics_501" in faults or (

@@ -27,6 +27,7 @@ class State:
         self.num_running = 0
         self.num_waiting = 0
         self.num_scrapes = 0
+        self.num_checks = 0
         self.started_at_s = time.time()
         self.reset_at_s: float | None = None
         self._opened_at_s = time.perf_counter()
@@ -35,7 +36,7 @@ class State:
         self.windows = [Window() for _ in range(config.num_engines)]
         self.iterations: deque[dict[str, Any]] = deque(maxlen=MAX_ITERATIONS)
         """TensorRT-LLM's iteration statistics, emptied by each read."""
-        self.perf_metrics: list[dict[str, Any]] = []
+        self.perf_metrics: deque[dict[str, Any]] = deque(maxlen=MAX_ITERATIONS)
         self.repeats: Counter[str] = Counter()
         self._prompts: list[bytes] = []
         slots = config.max_concurrency
