@@ -12,6 +12,7 @@ from sakiyomi.engines import find_engine
 from sakiyomi.engines.engine import Engine
 from sakiyomi.measured import Measured, measure_request
 from sakiyomi.pairing import compare_arms
+from sakiyomi.published_cells import NO_SPREAD, published_cells
 from sakiyomi.record import ArmFacts, Caution, RequestRecord, RunFacts, Snapshot
 from sakiyomi.results import SCHEMA, Cell, Comparison, Report
 from sakiyomi.suspects import match
@@ -41,7 +42,10 @@ def analyse(
                     own = [w for w in windows.values() if _of(w, ref.name, arm.name, load.label)]
                     cells.append(make_cell(facts, arms[arm.name], load, mine, own))
     comparisons = compare_arms(plan, arms, requests, cells)
-    cells = [_with_more_needed(cell, comparisons) for cell in cells]
+    if facts.provenance == "published":
+        cells, comparisons = published_cells(facts)
+    else:
+        cells = [_with_more_needed(cell, comparisons) for cell in cells]
     return Report(
         schema=SCHEMA,
         run=facts.run_id,
@@ -56,6 +60,7 @@ def analyse(
         explanation=None,
         decision=None,
         cautions=[
+            *([NO_SPREAD] if facts.published else []),
             *facts.cautions,
             *_step_costs_differ(comparisons),
             *_suspects(facts, logs or {}),
@@ -139,10 +144,9 @@ def _step_costs_differ(comparisons: Sequence[Comparison]) -> list[Caution]:
         cautions.append(
             Caution(
                 "step_cost_differs",
-                f"{arm}: a speculative step costs {dear.point:.2f} plain steps on "
-                f"{high.scenario} and {cheap.point:.2f} on {low.scenario}. It cannot depend on "
-                "the text: one of the runs is contaminated (short answers, clock ramp, other traffic, "
-                "context length)",
+                f"{arm}: a speculative step costs {dear.point:.2f} plain steps on {high.scenario} "
+                f"and {cheap.point:.2f} on {low.scenario}. It cannot depend on the text: one of "
+                "the runs is contaminated (short answers, clock ramp, other traffic, context)",
                 {
                     "arm": arm,
                     "load": load,
@@ -161,7 +165,7 @@ def _suspects(facts: RunFacts, logs: Mapping[str, str]) -> list[Caution]:
         cautions += [
             Caution(
                 "suspect",
-                f"{arm.name}: {suspect.symptom} ({suspect.url}). {suspect.remedy}",
+                f"{arm.name}: {suspect.what} ({suspect.url}). {suspect.remedy}",
                 {"arm": arm.name, "url": suspect.url},
             )
             for suspect in match(arm.engine, arm.engine_version, text)

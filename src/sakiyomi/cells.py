@@ -76,6 +76,7 @@ def make_cell(
         tokens="estimated" if any(r.latency.tokens == "estimated" for r in good) else "server",
         acceptance=accepted,
         num_speculative_tokens=arm.num_speculative_tokens,
+        context_tokens=_context(good),
         repeats=repeats,
         cautions=cautions,
     )
@@ -130,3 +131,9 @@ def _cached_share(good: Sequence[Measured]) -> float | None:
     told = [r for r in good if r.cached_prompt_tokens is not None and r.prompt_tokens]
     cached = sum(r.cached_prompt_tokens or 0 for r in told)
     return cached / sum(r.prompt_tokens or 0 for r in told) if told else None
+
+
+def _context(good: Sequence[Measured]) -> float | None:
+    """Prompt and half of the answer: what the middle step of an answer attends to."""
+    known = [r.prompt_tokens + r.num_tokens / 2 for r in good if r.prompt_tokens is not None]
+    return sum(known) / len(known) if known else None

@@ -235,6 +235,16 @@ class ScenarioFacts(Fact, frozen=True):
     category: str | None = None
 
 
+class PublishedCell(Fact, frozen=True):
+    """A row of numbers that others published: points without a spread, counts as they stand."""
+
+    scenario: str
+    arm: str
+    decode_tokens_per_s: float
+    num_draft_tokens: float | None = None
+    num_accepted_tokens: float | None = None
+
+
 class RunFacts(Fact, frozen=True):
     """`run.json`: the facts of a run that are not requests or snapshots."""
 
@@ -246,8 +256,9 @@ class RunFacts(Fact, frozen=True):
     arms: tuple[ArmFacts, ...] = ()
     scenarios: tuple[ScenarioFacts, ...] = ()
     cautions: tuple[Caution, ...] = ()
-    provenance: str = "measured"
-    """`measured`, or `published`: numbers of others, not measured here."""
+    provenance: Literal["measured", "published"] = "measured"
+    published: tuple[PublishedCell, ...] = ()
+    """Numbers of others, not measured here; with `provenance` published."""
     kind: Literal["workload", "calibration"] = "workload"
     finished: bool = False
     interrupted: bool = False

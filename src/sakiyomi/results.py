@@ -17,7 +17,8 @@ Quality = Literal["exact", "derived", "estimated"]
 class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
     """How drafts fared in a cell; ratios of sums, intervals over conversations.
 
-    `unit` says what was resampled: conversations, or repeats where only counters exist.
+    `unit` says what was resampled: conversations; repeats where only counters exist; nothing but
+    the drafts of published counts (an approximation, too narrow).
     """
 
     source: Source
@@ -28,7 +29,7 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
     draft_acceptance_rate: Estimate | None
     mean_acceptance_length: Estimate | None
     per_position: list[float] | None
-    unit: Literal["conversation", "repeat"] = "conversation"
+    unit: Literal["conversation", "repeat", "draft"] = "conversation"
     cross_check: dict[str, Any] | None = None
     """Another source beside it: {"source", "draft_acceptance_rate", ...}."""
 
@@ -61,6 +62,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Literal["server", "estimated"]
     acceptance: Acceptance | None
     num_speculative_tokens: int | None
+    context_tokens: float | None
+    """Mean over requests of the context in the middle of the answer; None: unknown."""
     repeats: list[dict[str, Any]]
     """Per repeat: {"repeat", "decode_tokens_per_s", "ttft_s"} medians: what drift looks like."""
     cautions: list[Caution]

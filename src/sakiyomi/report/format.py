@@ -22,7 +22,7 @@ def estimate(value: Estimate | None, scale: float = 1.0) -> str:
         return "-"
     point = number(value.point * scale)
     if value.low is None or value.high is None:
-        return f"{point} (n={value.n})"
+        return f"{point} (n={value.n})" if value.n else point
     return f"{point} ({number(value.low * scale)} to {number(value.high * scale)})"
 
 
