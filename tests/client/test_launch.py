@@ -313,6 +313,7 @@ def test_the_log_of_an_earlier_start_is_not_taken_for_this_one(tmp_path):
 
 PARENT = """
 import asyncio, sys
+from pathlib import Path
 from sakiyomi.launch import launch
 from sakiyomi.plan import Arm
 async def never(url): return False
@@ -334,10 +335,13 @@ def parent(tmp_path, source):
     script.write_text(source)
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, str(script), str(log), str(free_port())],
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     ) as process:
         try:
-            wait_for(lambda: log.exists() and "up" in log.read_text())
+            wait_for(
+                lambda: process.poll() is not None or (log.exists() and "up" in log.read_text())
+            )
+            assert process.poll() is None, process.stderr.read()
             [entry] = (state_folder() / "processes").glob("*.json")
             yield process, json.loads(entry.read_text())["pid"]
         finally:
