@@ -5,6 +5,7 @@ import hashlib
 import json
 import time
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -28,6 +29,11 @@ class Answer:
         if self.headers.get("content-encoding") == "gzip":
             body = zlib.decompress(body, wbits=31)
         return body.decode()
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110 - the other side has no event to wait for
+        await asyncio.sleep(0.002)
 
 
 async def get(url, path, tls=None, key=None):
@@ -75,10 +81,8 @@ async def _talk(
             answer.connection = (reader, writer)
         else:
             writer.close()
-            try:
+            with suppress(ConnectionError):
                 await writer.wait_closed()
-            except ConnectionError:
-                pass
     return answer
 
 
@@ -95,7 +99,7 @@ async def _read(reader, answer, *, keep, read_until):
             break
         answer.reads.append((time.perf_counter(), data))
         raw += data
-        if keep and raw.endswith(b"0\r\n\r\n") or read_until and read_until in raw:
+        if (keep and raw.endswith(b"0\r\n\r\n")) or (read_until and read_until in raw):
             answer.ended = "length"
             break
     head, _, rest = raw.partition(b"\r\n\r\n")

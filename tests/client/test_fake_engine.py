@@ -7,11 +7,12 @@ import ssl
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import trustme
-from bare_client import chunks_of, events_of, get, json_of, post, token_counts
+from bare_client import chunks_of, events_of, get, json_of, post, token_counts, until
 from prometheus_client.parser import text_string_to_metric_families
 
 from sakiyomi.errors import PlanError
@@ -199,7 +200,7 @@ def test_written_instants_keep_to_absolute_deadlines():
             logged = server.log[0]
         due = [step.due_at_s for step in logged.steps]
         assert due[0] - logged.received_at_s == pytest.approx(0.03)
-        gaps = [later - earlier for earlier, later in zip(due, due[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in pairwise(due)]
         assert gaps == pytest.approx([0.006, 0.004] * 10)
         written = [event.written_at_s for event in logged.token_events]
         assert all(w >= d for w, d in zip(written, due, strict=True))
@@ -264,8 +265,7 @@ def test_llamacpp_counters_move_when_the_request_ends():
         config = FakeEngine(dialect="llama.cpp", k=2, script=(2,), step_s=0.01)
         async with serve(config) as server:
             task = asyncio.create_task(post(server.url, max_tokens=60))
-            while not server.log or len(server.log[0].steps) < 5:
-                await asyncio.sleep(0.005)
+            await until(lambda: server.log and len(server.log[0].steps) >= 5)
             during = (await get(server.url, "/metrics")).text
             await task
             after = (await get(server.url, "/metrics")).text
@@ -563,15 +563,14 @@ def test_slots_make_requests_wait():
         config = FakeEngine(max_concurrency=1, ttft_s=0.02, step_s=0.01)
         async with serve(config) as server:
             tasks = [asyncio.create_task(post(server.url, f"{i}", max_tokens=5)) for i in range(3)]
-            while server.state.num_waiting < 2:
-                await asyncio.sleep(0.001)
+            await until(lambda: server.state.num_waiting == 2)
             page = (await get(server.url, "/metrics")).text
             await asyncio.gather(*tasks)
             log = server.log
         assert total(page, "vllm:num_requests_running") == 1
         assert total(page, "vllm:num_requests_waiting") == 2
         starts = sorted((r.started_at_s, r.closed_at_s) for r in log)
-        assert all(a[1] <= b[0] for a, b in zip(starts, starts[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(starts))
 
     run(scenario())
 
@@ -665,11 +664,9 @@ def test_a_client_that_leaves_is_an_abort():
     async def scenario():
         async with serve(FakeEngine(step_s=0.005)) as server:
             task = asyncio.create_task(post(server.url, max_tokens=500))
-            while not server.log or len(server.log[0].steps) < 3:
-                await asyncio.sleep(0.002)
+            await until(lambda: server.log and len(server.log[0].steps) >= 3)
             task.cancel()
-            while not server.log[0].end:
-                await asyncio.sleep(0.002)
+            await until(lambda: server.log[0].end)
             page = (await get(server.url, "/metrics")).text
             assert server.log[0].end == "client_gone"
             assert len(server.log[0].steps) < 500

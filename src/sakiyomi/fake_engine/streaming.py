@@ -27,6 +27,9 @@ from sakiyomi.fake_engine.state import State
 from sakiyomi.fake_engine.whole import generate_answer, whole_answer
 from sakiyomi.fake_engine.wire import ClientGone, Request, Wire, sse, wait_until, whole
 
+SEPARATORS = "\u2028\u0085"
+"""Line ends to `str.splitlines`, legal and unescaped inside a JSON string."""
+
 
 class Completion:
     """A completion request at work: its answer, its log entry, its counts."""
@@ -142,12 +145,14 @@ class Completion:
             return False
         done = isinstance(frame.payload, str)
         data = frame.payload.encode() if done else msgspec.json.encode(frame.payload)
+        text = frame.text
         if "raw_separators" in self.faults and frame.kind == "answer":
-            data = data.replace(b'"content":"', '"content":"\u2028\u0085'.encode())
+            data = data.replace(b'"content":"', b'"content":"' + SEPARATORS.encode())
+            text = SEPARATORS + text
         event = LoggedEvent(
             kind=frame.kind,
             num_tokens=frame.num_tokens,
-            text=frame.text,
+            text=text,
             step=step if frame.num_tokens else None,
             due_at_s=self._deadline_s,
         )
