@@ -204,14 +204,16 @@ def _tensor(cursor: _Cursor, assume_bits: float | None) -> tuple[int, Tensor]:
     num_elements = math.prod(shape)
     if kind in GGML_TYPES:
         dtype, block_elements, block_bytes = GGML_TYPES[kind]
-        num_blocks, rest = divmod(num_elements, block_elements)
-        if rest:
+        if shape and shape[-1] % block_elements:
             raise _broken(
                 cursor.where,
-                f"tensor {name}: {list(shape)} is no multiple of {dtype}'s {block_elements}",
+                f"tensor {name}: rows of {list(shape)} are no multiple of {dtype}'s {block_elements}",
             )
         return offset, Tensor(
-            name=name, dtype=dtype, shape=shape, num_bytes=num_blocks * block_bytes
+            name=name,
+            dtype=dtype,
+            shape=shape,
+            num_bytes=num_elements // block_elements * block_bytes,
         )
     if assume_bits is None:
         raise CheckpointError(

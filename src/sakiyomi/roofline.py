@@ -2,7 +2,7 @@
 
     B_plain(ctx, b)  = always + experts * N(b)/E + head + b * (KV(ctx) + 2 * state)
     B_verify(k)      = the same with N(b * (k + 1)) and state * (k + 2)
-    B_draft          = the draft's layer + its N(b) experts + a head + b * its KV
+    B_draft          = the draft's layer + its N(b) experts + a head + b * (its KV + 2 * its state)
     C(k)             = (B_verify(k) + k * B_draft) / B_plain
 
 The recurrent state is read once and written k + 1 times, one per position, so that a rejection
@@ -195,6 +195,7 @@ def _draft_parts(read: ReadBytes, context: float, batch: int) -> tuple[StepPart,
         "draft_experts": experts,
         "draft_head": draft.head_bytes,
         "draft_kv": batch * kv_bytes(draft.kv, context, read.kv_element_bytes),
+        "draft_state": batch * 2 * draft.state_bytes,
     }
     return tuple(StepPart(name=name, num_bytes=size) for name, size in parts.items() if size)
 

@@ -97,10 +97,11 @@ def scan_names(names: Iterable[str]) -> NameScan:
     for name in names:
         all_is_draft = all_is_draft or DRAFTER_ONLY.match(name) is not None
         layer, rest = split_layer(name)
-        outside = VISION.search(name) or AUDIO.search(name) or DRAFT_PREFIX.search(name)
+        tower = VISION.search(name) or AUDIO.search(name)
+        outside = tower or DRAFT_PREFIX.search(name)
+        if layer is not None and not tower and DRAFT_LAYER.search(rest):
+            draft_layers.add(layer)
         if layer is not None and not outside:
-            if DRAFT_LAYER.search(rest):
-                draft_layers.add(layer)
             # Kimi's KDA keeps its convolutions inside self_attn; in GGUF a recurrent layer that has
             # no keys of its own borrows the names of attention.
             if RECURRENT_ATTENTION.search(rest):

@@ -58,6 +58,7 @@ class DraftBytes(msgspec.Struct, frozen=True, kw_only=True):
     num_parameters: float
     num_modules: int
     kv: tuple[KvGroup, ...] = ()
+    state_bytes: float = 0.0
 
 
 class ReadBytes(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,7 +282,7 @@ def attach_draft(target: ReadBytes, drafter: ReadBytes) -> ReadBytes:
     A head without a vocabulary of its own borrows the target's.
     """
     own = drafter.draft
-    if own is None:
+    if own is None or drafter.always_bytes:  # a whole model, whatever draft head it has
         own = DraftBytes(
             always_bytes=drafter.always_bytes,
             experts=drafter.experts,
@@ -291,6 +292,7 @@ def attach_draft(target: ReadBytes, drafter: ReadBytes) -> ReadBytes:
             num_parameters=drafter.num_parameters,
             num_modules=1,
             kv=drafter.kv,
+            state_bytes=drafter.state_bytes,
         )
     elif not own.has_own_head:
         own = msgspec.structs.replace(own, head_bytes=target.head_bytes)

@@ -36,6 +36,7 @@ ROLE_NAMES = {
     "draft_head": "draft reads head",
     "draft_embedding": "draft embedding",
     "draft_kv": "draft KV cache",
+    "draft_state": "draft state",
     "kv": "KV cache",
     "state": "recurrent state",
 }
