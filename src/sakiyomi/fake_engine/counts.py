@@ -1,5 +1,6 @@
 """The true counts of a fake server, per engine: what its metrics page is drawn from."""
 
+from bisect import bisect_left
 from collections import Counter
 
 import msgspec
@@ -18,7 +19,7 @@ class Histogram(msgspec.Struct):
 
     def observe(self, value: float, times: int = 1) -> None:
         """Count a value `times` times."""
-        index = sum(value > bound for bound in self.bounds)
+        index = bisect_left(self.bounds, value)
         self.counts[index] += times
         self.total += value * times
 
@@ -85,28 +86,28 @@ class Counts(msgspec.Struct, kw_only=True):
 
     def add(self, other: "Counts") -> None:
         """Add another count to this one."""
-        for field in msgspec.structs.fields(Counts):
-            mine, others = getattr(self, field.name), getattr(other, field.name)
+        for name in self.__struct_fields__:
+            mine, others = getattr(self, name), getattr(other, name)
             if isinstance(mine, Histogram):
                 mine.add(others)
             elif isinstance(mine, Counter):
                 mine.update(others)
             else:
-                setattr(self, field.name, mine + others)
+                setattr(self, name, mine + others)
 
 
 def scaled(counts: Counts, share: float) -> Counts:
     """Another worker's view: a share of every count, rounded down."""
     shown = Counts()
     shown.add(counts)
-    for field in msgspec.structs.fields(Counts):
-        value = getattr(shown, field.name)
+    for name in shown.__struct_fields__:
+        value = getattr(shown, name)
         if isinstance(value, int):
-            setattr(shown, field.name, int(value * share))
+            setattr(shown, name, int(value * share))
         elif isinstance(value, float):
-            setattr(shown, field.name, value * share)
+            setattr(shown, name, value * share)
         elif isinstance(value, Counter):
-            setattr(shown, field.name, Counter({k: int(v * share) for k, v in value.items()}))
+            setattr(shown, name, Counter({k: int(v * share) for k, v in value.items()}))
         else:
             value.counts = [int(count * share) for count in value.counts]
             value.total *= share

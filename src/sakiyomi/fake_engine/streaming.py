@@ -233,16 +233,15 @@ class Completion:
 
     def _count(self, step: ScriptedStep, tokens: tuple[Token, ...], index: int) -> None:
         """Move the live counters: they are current when the client sees the step's tokens."""
-        change = Counts()
-        if index == 0:
-            cached = self.logged.cached_tokens
-            change.add_prefill(self.ask.prompt_tokens, cached, step.duration_s)
-        else:
-            change.add_step(step, step.duration_s)
+        for counts in (self.own, self.state.live[self.logged.engine]):
+            counts.num_generated_tokens += len(tokens)
+            if index:
+                counts.add_step(step, step.duration_s)
+            else:
+                cached = self.logged.cached_tokens
+                counts.add_prefill(self.ask.prompt_tokens, cached, step.duration_s)
+        if index:
             self.state.stepped(self.logged.engine, step, len(tokens), step.duration_s)
-        change.num_generated_tokens = len(tokens)
-        self.own.add(change)
-        self.state.live[self.logged.engine].add(change)
         self.logged.steps.append(logged_step(step, len(tokens), self._deadline_s))
 
     async def _end(self) -> None:
