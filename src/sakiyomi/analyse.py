@@ -137,9 +137,9 @@ def _step_costs_differ(comparisons: Sequence[Comparison]) -> list[Caution]:
         group.sort(key=lambda c: c.step_cost.point if c.step_cost else 0.0)
         low, high = group[0], group[-1]
         cheap, dear = low.step_cost, high.step_cost
-        if cheap is None or dear is None or cheap.high is None or dear.low is None:
+        if cheap is None or dear is None or dear.point / cheap.point < STEP_COST_GAP:
             continue
-        if dear.low <= cheap.high or dear.point / cheap.point < STEP_COST_GAP:
+        if cheap.high is not None and dear.low is not None and dear.low <= cheap.high:
             continue
         cautions.append(
             Caution(

@@ -110,7 +110,7 @@ def _compare(
     cost = None
     if length is not None and arms[row.arm].model == arms[base.arm].model:
         cost_point = length.point / point
-        cost = Estimate(point=cost_point, low=None, high=None, n=length.n)
+        cost = Estimate(point=cost_point, low=None, high=None, n=0)
         ratio = stats.transform(length, lambda value: value / cost_point)
     return Comparison(
         scenario=row.scenario,
