@@ -1,7 +1,8 @@
 """Decode steps of one request from what its events tell. The first event belongs to prefill."""
 
-import itertools
 from collections.abc import Sequence
+
+import msgspec
 
 from sakiyomi.record import RequestRecord, SpecDecodeCounters, Step
 
@@ -18,34 +19,55 @@ def from_event_tokens(record: RequestRecord) -> list[Step] | None:
     return [Step(num_tokens=number) for number in tokens if number]
 
 
-def from_step_marks(record: RequestRecord) -> list[Step] | None:
-    """Neighbouring events with the same mark are one step (llama.cpp: one event a token).
+class MarkGroup(msgspec.Struct, frozen=True):
+    """Neighbouring events with one mark, the last step's; what the running totals grew by.
 
-    The group of the first event is prefill's. Drafts of a step are differences of the running
-    totals; the totals are missing until the first draft, which then means 0.
+    A step whose events were all held back (incomplete characters) has no group of its own: its
+    tokens and drafts are in the next group's.
+    """
+
+    num_tokens: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+
+
+def mark_groups(record: RequestRecord) -> list[MarkGroup] | None:
+    """Events grouped by `event_step_mark`; None when there is none or one is missing.
+
+    Totals are missing until the first draft, which then means 0.
     """
     marks = record.event_step_mark
     if not marks or any(mark is None for mark in marks):
         return None
-    counts_drafts = any(total is not None for total in record.event_num_draft_tokens)
-    groups: list[list[int]] = []
-    for index, mark in enumerate(marks):
-        if groups and marks[groups[-1][-1]] == mark:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-    steps = []
-    for before, group in itertools.pairwise(groups):
-        drafted = accepted = None
-        if counts_drafts:
-            drafted = _grown(record.event_num_draft_tokens, before[-1], group[-1])
-            accepted = _grown(record.event_num_accepted_tokens, before[-1], group[-1])
-        num_tokens = sum(_tokens(record, index) for index in group)
-        if num_tokens:
-            steps.append(
-                Step(num_tokens=num_tokens, num_draft_tokens=drafted, num_accepted_tokens=accepted)
+    ends = [*(i for i in range(1, len(marks)) if marks[i] != marks[i - 1]), len(marks)]
+    groups, start = [], 0
+    for end in ends:
+        groups.append(
+            MarkGroup(
+                sum(_tokens(record, index) for index in range(start, end)),
+                _grown(record.event_num_draft_tokens, start, end),
+                _grown(record.event_num_accepted_tokens, start, end),
             )
-    return steps
+        )
+        start = end
+    return groups
+
+
+def from_step_marks(record: RequestRecord) -> list[Step] | None:
+    """One step a group of events (llama.cpp: one event a token); the first group is prefill's."""
+    groups = mark_groups(record)
+    if groups is None:
+        return None
+    told = any(total is not None for total in record.event_num_draft_tokens)
+    return [
+        Step(
+            num_tokens=group.num_tokens,
+            num_draft_tokens=group.num_draft_tokens if told else None,
+            num_accepted_tokens=group.num_accepted_tokens if told else None,
+        )
+        for group in groups[1:]
+        if group.num_tokens
+    ]
 
 
 def count(
@@ -99,5 +121,8 @@ def _tokens(record: RequestRecord, index: int) -> int:
     return 1 if number is None else number
 
 
-def _grown(totals: Sequence[int | None], before: int, after: int) -> int:
-    return (totals[after] or 0) - (totals[before] or 0)
+def _grown(totals: Sequence[int | None], start: int, end: int) -> int:
+    """Growth of a running total over the events start..end-1; 0 where totals are not told."""
+    if len(totals) < end:
+        return 0
+    return (totals[end - 1] or 0) - ((totals[start - 1] or 0) if start else 0)

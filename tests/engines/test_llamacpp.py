@@ -6,6 +6,7 @@ SmolLM2-135M-Instruct Q4_1 drafted for itself; 40 tokens, 14 drafts, 41 proposed
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sakiyomi.acceptance import agree, check, delta
@@ -26,11 +27,11 @@ def text(name):
     return (GOLDEN / name).read_text(encoding="utf-8")
 
 
-def recorded():
+def recorded(name="stream.txt", completion_tokens=40):
     """The recorded stream as a record, read with the standard library alone."""
     events = []
     evidence = {}
-    for line in text("stream.txt").splitlines():
+    for line in text(name).splitlines():
         if not line.startswith("data: {"):
             continue
         chunk = json.loads(line[6:])
@@ -43,18 +44,21 @@ def recorded():
         sent_at_s=0.0,
         closed_at_s=100.0,
         event_at_s=[float(i) for i in range(len(events))],
-        event_tokens=[1] * len(events),
+        event_tokens=[
+            t["predicted_n"] - before
+            for before, t in zip([0, *(t["predicted_n"] for t in events)], events, strict=False)
+        ],
         event_step_mark=[t["predicted_ms"] for t in events],
         event_num_draft_tokens=[t.get("draft_n") for t in events],
         event_num_accepted_tokens=[t.get("draft_n_accepted") for t in events],
-        completion_tokens=40,
+        completion_tokens=completion_tokens,
         evidence=evidence,
     )
 
 
-def counted():
-    before = llamacpp.read_metrics(text("metrics-before.txt"))
-    after = llamacpp.read_metrics(text("metrics-after.txt"))
+def counted(name="metrics"):
+    before = llamacpp.read_metrics(text(f"{name}-before.txt"))
+    after = llamacpp.read_metrics(text(f"{name}-after.txt"))
     return delta(before, after)
 
 
@@ -87,6 +91,56 @@ def test_events_grouped_by_their_times_are_the_servers_steps():
     assert by_steps.num_draft_tokens == by_counters.num_draft_tokens
     assert by_steps.accepted_per_position == by_counters.accepted_per_position
     assert agree(by_steps, by_counters, num_requests=1, num_speculative_tokens=3) is None
+
+
+def japanese():
+    """48 tokens in 22 events: a kanji of several tokens is one event, some steps have none."""
+    return recorded("stream-ja.txt", completion_tokens=48)
+
+
+def test_steps_without_an_event_are_counted_too():
+    by_counters = counted("metrics-ja").counters.speculation
+    assert (by_counters.num_drafts, by_counters.num_draft_tokens) == (22, 65)
+    record = japanese()
+    assert len(record.event_at_s) == 22
+    assert sum(record.event_tokens) == 48
+    assert len(set(record.event_step_mark)) == 17
+    steps = llamacpp.group_steps(record)
+    assert sum(step.num_tokens for step in steps) == 47
+    assert len(steps) == 22
+    counts = llamacpp.read_response(record)
+    assert counts == SpecDecodeCounters(
+        num_drafts=22, num_draft_tokens=65, num_accepted_tokens=25, num_steps=22
+    )
+    assert agree(counts, by_counters, num_requests=1, num_speculative_tokens=3) is None
+
+
+def test_held_back_text_without_token_counts_tells_no_steps():
+    record = japanese()
+    bare = msgspec.structs.replace(record, event_tokens=[1] * 22)
+    assert llamacpp.group_steps(bare) is None
+    assert llamacpp.read_response(bare) == SpecDecodeCounters(
+        num_draft_tokens=65, num_accepted_tokens=25
+    )
+
+
+@pytest.mark.parametrize("num_events", [40, 39, 38, 37, 36])
+def test_text_held_back_to_the_very_end(num_events):
+    # an answer cut inside a character: its last tokens have no event, the final timings know them
+    record = recorded()
+    parallel = (
+        "event_at_s",
+        "event_tokens",
+        "event_step_mark",
+        "event_num_draft_tokens",
+        "event_num_accepted_tokens",
+    )
+    cut = msgspec.structs.replace(
+        record, **{name: getattr(record, name)[:num_events] for name in parallel}
+    )
+    counts = llamacpp.read_response(cut)
+    assert counts.num_steps == 15
+    assert (counts.num_draft_tokens, counts.num_accepted_tokens) == (41, 24)
 
 
 def test_the_answers_own_counts():

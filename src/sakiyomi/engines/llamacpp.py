@@ -22,6 +22,7 @@ from sakiyomi.engines.engine import (
     whole,
     with_speculation,
 )
+from sakiyomi.engines.llamacpp_steps import find_groups, num_drafts, steps_of
 from sakiyomi.engines.prometheus import Page, by_position, read_page
 from sakiyomi.plan import Arm
 from sakiyomi.record import (
@@ -88,36 +89,41 @@ def read_metrics(text: str, model: str | None = None) -> EngineMetrics:
 def read_response(record: RequestRecord) -> SpecDecodeCounters | None:
     """`timings.draft_n` and `draft_n_accepted`, shown only if anything was drafted.
 
-    Drafts and positions come from grouping the events, when they carry timings.
+    Drafts, steps and positions come from the events when they carry timings; positions only
+    where every step can be told apart.
     """
     timings = record.evidence.get("timings")
     if not isinstance(timings, dict):
         return None
-    grouped = group_steps(record)
-    counted = steps.count(grouped) if grouped is not None else SpecDecodeCounters()
     drafted = number(timings.get("draft_n"))
     accepted = number(timings.get("draft_n_accepted"))
     if drafted is None or accepted is None:
         return None
-    same = counted.num_draft_tokens == drafted and counted.num_accepted_tokens == accepted
-    return SpecDecodeCounters(
-        num_drafts=counted.num_drafts if same else None,
-        num_draft_tokens=drafted,
-        num_accepted_tokens=accepted,
-        accepted_per_position=counted.accepted_per_position if same else None,
-        num_steps=counted.num_steps if same else None,
+    told = SpecDecodeCounters(num_draft_tokens=drafted, num_accepted_tokens=accepted)
+    groups = find_groups(record)
+    if groups is None or (
+        sum(group.num_draft_tokens for group in groups) != drafted
+        or sum(group.num_accepted_tokens for group in groups) != accepted
+    ):
+        return told
+    counted = steps.count(steps_of(groups))
+    alone = counted.num_draft_tokens == drafted
+    return msgspec.structs.replace(
+        told,
+        num_drafts=float(num_drafts(groups)),
+        accepted_per_position=counted.accepted_per_position if alone else None,
+        num_steps=counted.num_steps,
     )
 
 
 def group_steps(record: RequestRecord) -> list[Step] | None:
     """Events with the same `timings.predicted_ms` are one step (body `timings_per_token`)."""
-    found = steps.from_step_marks(record)
-    if found is None or any(s.num_draft_tokens is not None for s in found):
-        return found
-    if any(step.num_tokens > 1 for step in found):
-        return found
-    # Timings leave draft_n out while nothing was drafted, so steps of one token had no draft.
-    return [Step(num_tokens=1, num_draft_tokens=0, num_accepted_tokens=0) for _ in found]
+    if all(total is None for total in record.event_num_draft_tokens):
+        found = steps.from_step_marks(record)
+        if found is None or any(step.num_tokens > 1 for step in found):
+            return found
+    groups = find_groups(record)
+    return None if groups is None else steps_of(groups)
 
 
 def read_server(pages: Mapping[str, str]) -> ServerFacts:
