@@ -1,5 +1,7 @@
 """What all engines owe."""
 
+from pathlib import Path
+
 import pytest
 
 from sakiyomi.engines import ALIASES, ENGINES, find_engine, recognise
@@ -108,3 +110,22 @@ def test_information_pages_of_another_shape_are_survived(engine):
         facts = engine.read_server(dict.fromkeys(engine.info_paths, text))
         assert facts.num_speculative_tokens is None
         assert facts.models == ()
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "engines"
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_has_a_page_that_the_table_links(name):
+    page = DOCS / f"{name}.md"
+    assert f"({page.name})" in (DOCS / "README.md").read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    program = ENGINES[name].program.split(" (")[0]
+    if program:
+        assert program.split()[0] in text
+
+
+def test_the_shared_defaults_of_quality_are_the_contracts_words():
+    for engine in ENGINES.values():
+        assert set(engine.qualities) == {"per_request", "counters", "events", "bursts", "gauge"}
+        assert set(engine.qualities.values()) <= {"exact", "derived", "estimated"}

@@ -465,8 +465,7 @@ def test_openvino():
     metrics = ovms.read_metrics(
         'ovms_requests_success{api="OpenAI",method="ChatCompletions"} 3\novms_current_requests 1\n'
     )
-    assert metrics.series[""].num_requests_finished == 3
-    assert metrics.series[""].speculation is None
+    assert metrics.series == {}
     assert metrics.num_requests_running == 1
     assert ovms.read_arm(arm(speculation=spec)).num_speculative_tokens == 5
     asked = arm(speculation=spec, request={"num_assistant_tokens": 3})

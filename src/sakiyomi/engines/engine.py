@@ -96,6 +96,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     read_arm: Callable[[Arm], ServerFacts] = planned_facts
     signs: tuple[tuple[str, str], ...] = ()
     qualities: Mapping[str, str] = msgspec.field(default_factory=lambda: QUALITIES)
+    api_prefix: str = ""
+    """Where a launched server keeps `/v1/...`, below its root; health and metrics stay above."""
     health_path: str = "/health"
     metrics_paths: tuple[str, ...] = ("/metrics",)
     info_paths: tuple[str, ...] = ("/version", "/v1/models")

@@ -19,7 +19,7 @@ from sakiyomi.engines.engine import (
 )
 from sakiyomi.engines.prometheus import read_page
 from sakiyomi.plan import Arm
-from sakiyomi.record import EngineMetrics, SeriesCounters
+from sakiyomi.record import EngineMetrics
 
 DEFAULT_NUM_ASSISTANT_TOKENS = 5
 """Used when neither `num_assistant_tokens` nor `assistant_confidence_threshold` is sent."""
@@ -41,14 +41,12 @@ def command(arm: Arm, port: int) -> list[str]:
 
 
 def read_metrics(text: str, model: str | None = None) -> EngineMetrics:
-    """Requests only: nothing on the page is about drafts or tokens."""
+    """Load only: no tokens, no drafts, and request counts that mix health checks in."""
     del model
     page = read_page(text)
     known = page.has_prefix("ovms_")
-    finished = page.total("ovms_requests_success")
     return EngineMetrics(
         num_requests_running=page.total("ovms_current_requests"),
-        series={"": SeriesCounters(num_requests_finished=finished)} if known else {},
         process_start_s=page.total("process_start_time_seconds"),
         notes=page.notes if known else (*page.notes, "no ovms_ families on this page"),
     )
@@ -86,6 +84,7 @@ ENGINE = Engine(
     group_steps=no_steps,
     read_server=read_server,
     read_arm=read_arm,
+    api_prefix="/v3",
     health_path="/v2/health/ready",
     signs=(("/metrics", r"ovms_"), ("/v2", r"OpenVINO Model Server")),
     info_paths=("/v2", "/v1/models"),
