@@ -577,14 +577,15 @@ def test_slots_make_requests_wait():
 
 def test_other_running_requests_slow_a_step():
     async def scenario():
-        config = FakeEngine(batch_cost=1.0, ttft_s=0.001, step_s=0.003)
+        config = FakeEngine(batch_cost=1.0, ttft_s=0.1, step_s=0.003)
         async with serve(config) as server:
-            await post(server.url, "alone", max_tokens=4)
-            await asyncio.gather(*(post(server.url, f"{i}", max_tokens=4) for i in range(2)))
+            await post(server.url, "alone", max_tokens=6)
+            await asyncio.gather(*(post(server.url, f"{i}", max_tokens=30) for i in range(2)))
             log = server.log
-        alone, one, _ = ([s.due_at_s for s in r.steps] for r in log)
-        assert alone[1] - alone[0] == pytest.approx(0.003)
-        assert one[2] - one[1] == pytest.approx(0.006)
+        alone, *both = ([b.due_at_s - a.due_at_s for a, b in pairwise(r.steps)] for r in log)
+        assert alone == pytest.approx([0.003] * 5)
+        assert 0.006 in [round(gap, 6) for gaps in both for gap in gaps]
+        assert {round(gap, 6) for gaps in both for gap in gaps} <= {0.003, 0.006}
 
     run(scenario())
 
@@ -714,3 +715,45 @@ def test_the_command_prints_its_url_logs_the_truth_and_ends_on_sigterm(tmp_path)
     assert [s["num_tokens"] for s in logged["steps"]] == [1, 4, 1, 4]
     assert all(e["written_at_s"] <= time.perf_counter() for e in logged["events"])
     assert Path(path).stat().st_size
+
+
+def test_a_dead_engine_ends_its_process_with_status_1():
+    argv = [sys.executable, "-m", "sakiyomi.fake_engine", "--step", "0", "--fault"]
+    process = subprocess.Popen([*argv, "die_after_requests=1"], stdout=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().strip()
+        answer = asyncio.run(post(url, max_tokens=3))
+        assert process.wait(20) == 1
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+    assert events_of(answer)[-1] == "[DONE]"
+
+
+def test_the_fingerprint_tells_two_arms_apart():
+    async def scenario():
+        found = []
+        for k in (None, 1, 1):
+            async with serve(FakeEngine(k=k, step_s=0.0)) as server:
+                answer = await post(server.url, max_tokens=2)
+                found.append(chunks_of(answer)[0]["system_fingerprint"])
+        assert found[0] != found[1] == found[2]
+        assert found[0].startswith("vllm-0.33.0-")
+
+    run(scenario())
+
+
+def test_an_ipv6_address_stands_in_brackets():
+    async def scenario():
+        try:
+            async with serve(FakeEngine(host="::1", step_s=0.0)) as server:
+                assert server.url.startswith("http://[::1]:")
+                return await post(server.url, max_tokens=2)
+        except OSError:
+            return None
+
+    answer = asyncio.run(scenario())
+    if answer is None:
+        pytest.skip("no IPv6 here")
+    assert len(chunks_of(answer)) == 3

@@ -1,8 +1,11 @@
-"""How each engine's stream looks: values, one per dialect. Sources: docs/engines of each engine."""
+"""How each engine's stream looks: values, one per dialect, as of the versions that they name."""
 
+import hashlib
 from typing import Any
 
 import msgspec
+
+from sakiyomi.fake_engine.config import FakeEngine
 
 _OPENAI_WORDS = """
     model messages prompt temperature top_p n stream stop max_tokens max_completion_tokens
@@ -71,7 +74,6 @@ DIALECTS: dict[str, Dialect] = {
         Dialect(
             name="vllm",
             version="0.33.0",
-            fingerprint="vllm-0.33.0-3f5a9c1e",
             reasoning_field="reasoning",
             extra_choice={"logprobs": None},
             ids_key="token_ids",
@@ -182,3 +184,14 @@ DIALECTS: dict[str, Dialect] = {
         ),
     )
 }
+
+
+def dialect_of(config: FakeEngine) -> Dialect:
+    """Give the dialect of a server; vLLM's fingerprint covers its version and configuration."""
+    dialect = DIALECTS[config.dialect]
+    if config.dialect != "vllm":
+        return dialect
+    version = config.version or dialect.version
+    what = f"{config.model} {config.k} {config.method} {config.prefix_cache}"
+    digest = hashlib.sha256(what.encode()).hexdigest()[:8]
+    return msgspec.structs.replace(dialect, fingerprint=f"vllm-{version}-{digest}")

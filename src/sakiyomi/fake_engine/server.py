@@ -76,8 +76,9 @@ class Server:
         if self._server:
             self._server.close()
         tasks = list(self._connections)
-        for task in tasks:
+        for task, writer in self._connections.items():
             task.cancel()
+            writer.transport.abort()  # a TLS client that says no goodbye is not waited for
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._server:
             await self._server.wait_closed()

@@ -20,7 +20,7 @@ from sakiyomi.fake_engine.asking import (
 from sakiyomi.fake_engine.chunks import Ask, Chunker, Frame
 from sakiyomi.fake_engine.config import FaultValue
 from sakiyomi.fake_engine.counts import Counts
-from sakiyomi.fake_engine.dialects import DIALECTS, Dialect
+from sakiyomi.fake_engine.dialects import dialect_of
 from sakiyomi.fake_engine.evidence import perf_metrics
 from sakiyomi.fake_engine.log import LoggedEvent, LoggedRequest, body_hash, logged_step
 from sakiyomi.fake_engine.state import State
@@ -37,7 +37,7 @@ class Completion:
     def __init__(self, state: State, request: Request, path: str) -> None:
         self.state, self.request = state, request
         self.config = state.config
-        self.dialect: Dialect = DIALECTS[state.config.dialect]
+        self.dialect = dialect_of(state.config)
         self.ordinal, self.faults = state.admit()
         self.logged = LoggedRequest(
             request_id=f"{self.dialect.id_prefix}fake-{state.config.seed}-{self.ordinal}",
@@ -53,7 +53,7 @@ class Completion:
         self.own = Counts()
         self.ask: Ask
         self.answer: Answer
-        self._deadline_s = 0.0
+        self._deadline_s = self._duration_s = 0.0
         self._first_at_s = 0.0
         self._num_frames = 0
 
@@ -213,7 +213,8 @@ class Completion:
         slowdown = 1.0
         if index:
             slowdown += self.config.batch_cost * max(0, self.state.num_running - 1)
-        self._deadline_s += step.duration_s * slowdown
+        self._duration_s = step.duration_s * slowdown
+        self._deadline_s += self._duration_s
         if not index:
             self._first_at_s = self._deadline_s
         return self._deadline_s
@@ -236,12 +237,12 @@ class Completion:
         for counts in (self.own, self.state.live[self.logged.engine]):
             counts.num_generated_tokens += len(tokens)
             if index:
-                counts.add_step(step, step.duration_s)
+                counts.add_step(step, self._duration_s)
             else:
                 cached = self.logged.cached_tokens
-                counts.add_prefill(self.ask.prompt_tokens, cached, step.duration_s)
+                counts.add_prefill(self.ask.prompt_tokens, cached, self._duration_s)
         if index:
-            self.state.stepped(self.logged.engine, step, len(tokens), step.duration_s)
+            self.state.stepped(self.logged.engine, step, len(tokens), self._duration_s)
         self.logged.steps.append(logged_step(step, len(tokens), self._deadline_s))
 
     async def _end(self) -> None:
