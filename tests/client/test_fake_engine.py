@@ -1,5 +1,6 @@
 """The fake engine's truth, checked by a bare client of its own and by prometheus_client."""
 
+import argparse
 import asyncio
 import json
 import signal
@@ -16,7 +17,8 @@ from bare_client import chunks_of, events_of, get, json_of, post, token_counts, 
 from prometheus_client.parser import text_string_to_metric_families
 
 from sakiyomi.errors import PlanError
-from sakiyomi.fake_engine import FakeEngine, serve
+from sakiyomi.fake_engine import FakeEngine, add_arguments, serve
+from sakiyomi.fake_engine.command import config_of
 
 VLLM_FIELDS = {
     "return_token_ids": True,
@@ -757,3 +759,33 @@ def test_an_ipv6_address_stands_in_brackets():
     if answer is None:
         pytest.skip("no IPv6 here")
     assert len(chunks_of(answer)) == 3
+
+
+def test_options_become_a_configuration():
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    argv = "--k 2 --acceptance 0.8,0.5 --acceptance-for ja=0.4,0.1 --fault gzip@2 --no-metrics"
+    config = config_of(parser.parse_args(argv.split()))
+    assert config == FakeEngine(
+        k=2,
+        acceptance_rates=(0.8, 0.5),
+        acceptance_rates_by_language={"ja": (0.4, 0.1)},
+        faults=("gzip@2",),
+        metrics=False,
+    )
+    for wrong in ("--k x", "--acceptance-for fr=1", "--port 99999"):
+        with pytest.raises(PlanError, match="fake engine: "):
+            config_of(parser.parse_args(wrong.split()))
+
+
+def test_languages_have_their_own_rates():
+    rates = {"ja": (0.0, 0.0), "code": (1.0, 1.0)}
+
+    async def scenario():
+        config = FakeEngine(k=2, acceptance_rates_by_language=rates, step_s=0.0)
+        async with serve(config) as server:
+            await post(server.url, "こんにちは", max_tokens=10)
+            await post(server.url, "```python\nx```", max_tokens=10)
+            return [[step.num_tokens for step in r.steps] for r in server.log]
+
+    assert asyncio.run(scenario()) == [[1] * 10, [1, 3, 3, 3]]

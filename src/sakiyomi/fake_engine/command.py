@@ -71,6 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         else:
             choices = _CHOICES.get(name)
             parser.add_argument(flag, dest=name, default=None, help=text, choices=choices)
+    parser.add_argument(
+        "--acceptance-for",
+        action="append",
+        default=[],
+        metavar="LANGUAGE=RATES",
+        help="other rates for prompts in ja, en or code, repeatable: ja=0.5,0.3,0.2",
+    )
     parser.add_argument("--no-metrics", action="store_true", help="serve no metrics page")
     parser.add_argument("--no-server-info", action="store_true", help="serve no /server_info")
     parser.add_argument(
@@ -93,6 +100,10 @@ def config_of(args: argparse.Namespace) -> FakeEngine:
         if name in {"acceptance_rates", "script"}:
             value = tuple(part.strip() for part in value.split(","))
         fields[name] = value
+    by_language = [text.partition("=") for text in args.acceptance_for]
+    fields["acceptance_rates_by_language"] = {
+        language: tuple(rates.split(",")) for language, _, rates in by_language
+    }
     if args.no_metrics:
         fields["metrics"] = False
     if args.no_server_info:
