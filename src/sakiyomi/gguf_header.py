@@ -207,7 +207,7 @@ def _tensor(cursor: _Cursor, assume_bits: float | None) -> tuple[int, Tensor]:
         if shape and shape[-1] % block_elements:
             raise _broken(
                 cursor.where,
-                f"tensor {name}: rows of {list(shape)} are no multiple of {dtype}'s {block_elements}",
+                f"tensor {name}: a row of {list(shape)} is no multiple of {block_elements}",
             )
         return offset, Tensor(
             name=name,

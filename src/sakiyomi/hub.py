@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sakiyomi.errors import CheckpointError
 from sakiyomi.model_files import folder_files, gguf_sets, read_files
@@ -63,6 +64,8 @@ def _is_chosen(name: str, choice: str) -> bool:
 def _import_hub() -> Any:
     try:
         import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.utils
     except ImportError:
         raise CheckpointError(
             "a hub id needs huggingface_hub", "pip install 'sakiyomi[hub]', or give a folder"
@@ -76,34 +79,50 @@ def _files(
     if hub.constants.HF_HUB_OFFLINE:
         return _cached_files(hub, repo_id, revision, "HF_HUB_OFFLINE is set")
     try:
-        entries = list(
-            hub.HfApi(endpoint=endpoint).list_repo_tree(repo_id, recursive=True, revision=revision)
-        )
-    except Exception as error:  # noqa: BLE001  # its errors have no common root but this
-        _refuse(error, repo_id)
+        entries = _list(hub, repo_id, revision, endpoint)
+    except CheckpointError:
+        raise
+    except Exception as error:  # noqa: BLE001  # any failure of the network: the cache may have it
         return _cached_files(hub, repo_id, revision, f"{type(error).__name__}: {error}")
     return {
-        entry.path: HeaderFile(
-            where=f"{repo_id}/{entry.path}",
-            size_bytes=entry.size,
-            read=_cached_or_remote(hub, (repo_id, entry.path, revision), endpoint, entry.size),
+        path: HeaderFile(
+            where=f"{repo_id}/{path}",
+            size_bytes=size_bytes,
+            read=_cached_or_remote(hub, (repo_id, path, revision), endpoint, size_bytes),
         )
-        for entry in entries
-        if getattr(entry, "size", None) is not None
-        and ("/" not in entry.path or entry.path.endswith(".gguf"))
+        for path, size_bytes in entries
+        if "/" not in path or path.endswith(".gguf")
     }
 
 
-def _refuse(error: Exception, repo_id: str) -> None:
-    """Raise for an answer of the hub that a cache cannot mend."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
+def _list(
+    hub: Any, repo_id: str, revision: str | None, endpoint: str | None
+) -> list[tuple[str, int]]:
+    """Paths and sizes of a repository's files. The library's own call retries for 25 s."""
+    root = endpoint or hub.constants.ENDPOINT
+    url = f"{root}/api/models/{repo_id}/tree/{quote(revision or 'main', safe='')}?recursive=true"
+    entries: list[tuple[str, int]] = []
+    while url:
+        answer = hub.get_session().get(
+            url, headers=hub.utils.build_hf_headers(), follow_redirects=True
+        )
+        _check_listing(answer.status_code, repo_id)
+        entries += [(item["path"], item["size"]) for item in answer.json() if "size" in item]
+        url = answer.links.get("next", {}).get("url", "")
+    return entries
+
+
+def _check_listing(status: int, repo_id: str) -> None:
+    """Refuse what a cache cannot mend."""
     if status in (401, 403):
         raise CheckpointError(
             f"{repo_id}: the hub refuses ({status})",
             "check the name; a gated model needs its licence accepted and HF_TOKEN set",
-        ) from error
+        )
     if status == 404:
-        raise CheckpointError(f"{repo_id}: the hub does not know it", "check the name") from error
+        raise CheckpointError(f"{repo_id}: the hub does not know it", "check the name")
+    if status != 200:
+        raise ConnectionError(f"the hub answers {status}")
 
 
 def _cached_files(

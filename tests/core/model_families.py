@@ -3,6 +3,8 @@
 Tensor names are those of the published checkpoints. `parameters` counts unpacked weights by hand.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from model_makers import nvfp4, plain
@@ -16,7 +18,7 @@ class Family(NamedTuple):
     parameters: int
     roles: dict[str, int]
     """Role -> parameters, where the role matters."""
-    formats: dict[str, str] = {}
+    formats: Mapping[str, str] = MappingProxyType({})
 
 
 LLAMA = {
@@ -327,7 +329,14 @@ def quantized(spec_of_linear, *, config: dict | None = None, attention: bool = T
 DENSE_PARAMETERS = dense.parameters
 
 modelopt_nvfp4 = Family(
-    LLAMA | {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
+    LLAMA
+    | {
+        "quantization_config": {
+            "quant_method": "modelopt",
+            "quant_algo": "NVFP4",
+            "ignore": ["lm_head"],
+        }
+    },
     quantized(nvfp4),
     DENSE_PARAMETERS,
     {"mlp": 2 * MLP, "attention": 2 * ATTENTION},
@@ -376,6 +385,7 @@ compressed_int4 = Family(
                         "weights": {"num_bits": 4, "type": "int", "group_size": 32},
                     }
                 },
+                "ignore": ["lm_head"],
             }
         }
     },

@@ -18,7 +18,7 @@ ROLE_NOTES = {
     "draft_experts": "per draft, those chosen",
     "draft_head": "per draft",
     "draft_embedding": "one row read",
-    "other": "unknown names, counted as read",
+    "other": "unknown, counted as read",
 }
 ROLE_NAMES = {
     "attention": "full attention",
@@ -106,7 +106,7 @@ def _head(read: ReadBytes) -> list[str]:
 
 
 def _groups(read: ReadBytes) -> list[str]:
-    lines = [f"{'group':<18}{'format':<20}{'stored':>10}{'parameters':>12}  read in a step"]
+    lines = [f"{'group':<17}{'format':<16}{'stored':>10}{'params':>10}  read in a step"]
     for group in sorted(read.groups, key=lambda group: -group.num_bytes):
         note = ROLE_NOTES.get(group.role, "all")
         if group.role == "embedding" and read.head_tied:
@@ -119,9 +119,9 @@ def _groups(read: ReadBytes) -> list[str]:
         name = (
             "draft head" if group.role == "draft_head" else ROLE_NAMES.get(group.role, group.role)
         )
-        label = group.format if len(group.format) < 20 else group.format[:18] + "~"
+        label = group.format if len(group.format) < 16 else group.format[:14] + "~"
         lines.append(
-            f"{name:<18}{label:<20}{size(group.num_bytes):>10}{count(group.num_parameters):>12}"
+            f"{name:<17}{label:<16}{size(group.num_bytes):>10}{count(group.num_parameters):>10}"
             f"  {note}"
         )
     return lines
