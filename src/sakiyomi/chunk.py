@@ -81,6 +81,7 @@ class Usage(msgspec.Struct):
 class Timings(msgspec.Struct, gc=False):
     """llama.cpp's running totals of the request, of every event with `timings_per_token`."""
 
+    predicted_n: int | None = None
     predicted_ms: float | None = None
     draft_n: int | None = None
     draft_n_accepted: int | None = None
@@ -259,6 +260,7 @@ def _timings(raw: Any) -> Timings | None:
     if not isinstance(raw, dict):
         return None
     return Timings(
+        predicted_n=_count(raw.get("predicted_n")),
         predicted_ms=_number(raw.get("predicted_ms")),
         draft_n=_count(raw.get("draft_n")),
         draft_n_accepted=_count(raw.get("draft_n_accepted")),

@@ -330,6 +330,8 @@ class TokenStream:
         means something only when an earlier chunk was counted too, or this is the first event.
         """
         count = chunk.usage.completion_tokens if chunk.usage is not None else None
+        if count is None and chunk.timings is not None:
+            count = chunk.timings.predicted_n  # llama.cpp holds parts of characters back
         if not count:
             if not has_text:
                 return None, False

@@ -402,19 +402,32 @@ def test_logprobs_count_where_nothing_else_does():
     assert read((1, chunk), (2, other)).event_tokens == [2, 2]
 
 
+def test_llamacpp_counts_the_tokens_of_characters_held_back():
+    def timed(at_s, num, **fields):
+        return (at_s, delta(**fields) | {"timings": {"predicted_n": num, "predicted_ms": at_s}})
+
+    stream = read(
+        timed(1, 1, content="a"),
+        timed(2, 4, content="漢"),
+        timed(3, 5, content="b"),
+        tokens_per_event=1,
+    )
+    assert stream.event_tokens == [1, 3, 1]
+
+
 def test_llamacpp_marks_the_steps():
-    def timed(at_s, milliseconds, *draft, **fields):
-        timings = {"predicted_n": 3, "predicted_ms": milliseconds, "predicted_per_second": 50.1}
+    def timed(at_s, milliseconds, *draft, num=3, **fields):
+        timings = {"predicted_n": num, "predicted_ms": milliseconds, "predicted_per_second": 50.1}
         timings |= dict(zip(("draft_n", "draft_n_accepted"), draft, strict=False))
         return (at_s, delta(**fields) | {"timings": timings})
 
     stream = read(
         (0.9, delta(content="x")),
-        timed(1, 0.01, content="a"),
-        timed(2, 20.5, 3, 1, content="b"),
-        timed(2, 20.5, 3, 1, content="c"),
+        timed(1, 0.01, content="a", num=1),
+        timed(2, 20.5, 3, 1, content="b", num=2),
+        timed(2, 20.5, 3, 1, content="c", num=3),
         (2.5, delta(content="y")),
-        timed(3, 30.5, 6, 1, finish="stop"),
+        timed(3, 30.5, 6, 1, finish="stop", num=3),
         tokens_per_event=1,
     )
     fields = stream.fields()
