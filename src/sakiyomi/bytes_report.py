@@ -1,5 +1,6 @@
 """The `bytes` command: models -> text or JSON."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from sakiyomi.checkpoint import open_checkpoint
 from sakiyomi.devices import find_device
 from sakiyomi.errors import PlanError
+from sakiyomi.published import published_model, published_names
 from sakiyomi.ratio import ModelRatio, compare_reads
 from sakiyomi.report.bytes_text import join_blocks, render_bytes, render_ratio
 from sakiyomi.roofline import MAX_DEFAULT_K, Device, Prediction, predict
@@ -92,20 +94,33 @@ def _check(models: list[str], options: BytesOptions) -> None:
 
 
 def _open(model: str, options: BytesOptions) -> ReadBytes:
-    read = open_checkpoint(model, assume_bits=options.assume_bits)
+    read = _find(model, options.assume_bits)
     if options.draft is not None:
-        drafter = open_checkpoint(options.draft, assume_bits=options.assume_bits)
+        drafter = _find(options.draft, options.assume_bits)
         read = attach_draft(read, drafter)
     if options.kv_bits is not None:
         read = msgspec.structs.replace(read, kv_element_bytes=options.kv_bits / 8)
     return read
 
 
+def _find(model: str, assume_bits: float | None) -> ReadBytes:
+    """A file, a folder or a hub id; else a model whose facts ship with the package."""
+    is_published = "/" not in model and model.lower() in published_names()
+    if is_published and not Path(model).exists():
+        return published_model(model)
+    return open_checkpoint(model, assume_bits=assume_bits)
+
+
 def _device(options: BytesOptions) -> Device | None:
     if options.measure:
         from sakiyomi.bandwidth import measure
 
-        return measure(find_device(options.device or "auto"))
+        if (options.device or "auto").strip().lower() != "auto":
+            raise PlanError(
+                f"--measure measures this machine, not {options.device!r}",
+                "leave out --device, or give --device auto",
+            )
+        return measure(find_device("auto"))
     return find_device(options.device) if options.device else None
 
 

@@ -31,6 +31,14 @@ def published_models() -> tuple[PublishedModel, ...]:
     return msgspec.json.decode(table.read_bytes(), type=tuple[PublishedModel, ...])
 
 
+@cache
+def published_names() -> frozenset[str]:
+    """Names and aliases in lower case."""
+    return frozenset(
+        name.lower() for model in published_models() for name in (model.name, *model.aliases)
+    )
+
+
 def published_model(name: str) -> ReadBytes:
     """Read bytes of a published model, by its name or an alias."""
     for model in published_models():

@@ -115,6 +115,18 @@ def test_impossible_options_are_refused(folder, options):
         bytes_command([folder("m", dense)], **options)
 
 
+def test_a_published_model_needs_no_file():
+    text = bytes_command(["ThinkingCap-Qwen3.6-27B-NVFP4"], device="rtx pro 6000", k=3)
+    assert "derived from published facts" in text
+    assert "20.55 GB" in text
+    assert "1.643" in text
+
+
+def test_measuring_stamps_no_other_device():
+    with pytest.raises(PlanError, match="this machine"):
+        bytes_command(["ThinkingCap-Qwen3.6-27B-NVFP4"], device="4090", measure=True)
+
+
 def test_no_model_and_no_such_device(folder):
     with pytest.raises(PlanError):
         bytes_command([])

@@ -6,6 +6,7 @@ from sakiyomi.gguf_config import shape_of_gguf
 from sakiyomi.kv_cache import kv_groups
 from sakiyomi.model_config import shape_of_config
 from sakiyomi.quantization import Names, Quantization, bytes_of, find_quantization
+from sakiyomi.read_model import derive_by_role
 
 BASE = {
     "hidden_size": 1024,
@@ -295,3 +296,55 @@ def test_patterns_match_whole_steps_of_a_name():
 def test_quantization_nested_in_the_language_config_is_found():  # F56
     nested = {"text_config": {"quantization_config": {"quant_method": "awq", "bits": 4}}}
     assert find_quantization(nested)["bits"] == 4
+
+
+NEMOTRON = {  # nvidia/NVIDIA-Nemotron-3-Super-120B-A12B (ai-dynamo/aiconfigurator, model_configs)
+    "model_type": "nemotron_h",
+    "hidden_size": 4096,
+    "hybrid_override_pattern": (
+        "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME"
+    ),
+    "num_hidden_layers": 88,
+    "head_dim": 128,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "mamba_head_dim": 64,
+    "mamba_num_heads": 128,
+    "n_groups": 8,
+    "ssm_state_size": 128,
+    "intermediate_size": 2688,
+    "moe_intermediate_size": 2688,
+    "moe_latent_size": 1024,
+    "moe_shared_expert_intermediate_size": 5376,
+    "n_routed_experts": 512,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 22,
+    "mlp_hidden_act": "relu2",
+    "vocab_size": 131072,
+    "tie_word_embeddings": False,
+}
+
+
+def test_mamba_with_latent_experts_comes_to_its_name():
+    found = shape_of_config(NEMOTRON)
+    read = derive_by_role(found, {}, name="Super-120B-A12B", source="")
+    assert found.missing == ()
+    assert not found.gated_mlp
+    assert read.num_parameters / 1e9 == pytest.approx(120.7, rel=0.005)
+    assert read.active_parameters / 1e9 == pytest.approx(12.2, rel=0.01)
+    # 40 Mamba-2 layers x 128 heads x 64 x 128, fp32
+    assert read.state_bytes == 40 * 128 * 64 * 128 * 4
+    assert kv_groups(found.layers, found)[0].num_layers == 8
+
+
+def test_layers_named_by_block_type():
+    words = {"M": "mamba", "E": "moe", "*": "attention"}
+    listed = [words[letter] for letter in NEMOTRON["hybrid_override_pattern"]]
+    config = {
+        key: value
+        for key, value in NEMOTRON.items()
+        if key not in ("hybrid_override_pattern", "num_hidden_layers")
+    } | {"layers_block_type": listed, "mtp_layers_block_type": ["attention", "moe"]}
+    found = shape_of_config(config)
+    assert found.layers == shape_of_config(NEMOTRON).layers
+    assert found.num_draft_layers == 1
