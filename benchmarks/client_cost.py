@@ -17,7 +17,6 @@ import asyncio
 import gc
 import json
 import os
-import select
 import socket
 import statistics
 import subprocess
@@ -77,9 +76,11 @@ def serve(listener, num_streams, num_events, gap_s, log):
     end = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
     for stream in streams:
         stream.sendall(b"%x\r\n%s\r\n" % (len(end), end) + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
-    select.select([], [], [], 0.5)
     Path(log).write_text(json.dumps(sent_at_s))
-    for stream in streams:
+    for stream in streams:  # until the reader has gone: closing early would reset what it lacks
+        stream.shutdown(socket.SHUT_WR)
+        while stream.recv(65536):
+            pass
         stream.close()
 
 
