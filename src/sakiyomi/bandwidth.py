@@ -35,12 +35,13 @@ Reader = Callable[[int, int], None]
 def measure(device: Device) -> Device:
     """Give the device of this machine its measured bandwidth."""
     is_gpu = device.source_nominal.startswith("NVML")
-    rate, kind = measure_gpu() if is_gpu else (measure_cpu(), "streaming read, all cores")
+    rate, kind = measure_gpu() if is_gpu else (measure_cpu(), "streaming read")
     return msgspec.structs.replace(
         device,
         measured_bytes_per_s=rate,
         measured_kind=kind,
         source_measured="measured here and now",
+        note=device.note if is_gpu else "all cores read buffers larger than the cache",
     )
 
 

@@ -213,7 +213,7 @@ def _row(ceiling: Ceiling, predictions: Sequence[Prediction]) -> str:
 
 
 def _basis(ceiling: Ceiling) -> str:
-    rate = f"{ceiling.bytes_per_s / 1e9:,.0f} GB/s"
+    rate = f"{number(ceiling.bytes_per_s / 1e9)} GB/s"
     name = "nominal" if ceiling.basis == "nominal" else f"measured: {ceiling.kind}"
     return f"{rate} {name}"[:37]
 
