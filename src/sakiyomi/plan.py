@@ -138,6 +138,9 @@ class Plan(Value, frozen=True):
 
 def parse_plan(raw: Any, where: str = "plan") -> Plan:
     """Turn decoded TOML into a `Plan`. Raises PlanError that names the path of what is wrong."""
+    if isinstance(raw, dict) and isinstance(raw.get("slo"), dict):
+        for path, limits in raw["slo"].items():  # msgspec does not name the key of a table
+            parse_value(limits, Slo, f"{where}: slo.{path}", ".")
     plan: Plan = parse_value(raw, Plan, where)
     for what, names in (
         ("arms", [arm.name for arm in plan.arms]),
@@ -162,7 +165,7 @@ def parse_plan(raw: Any, where: str = "plan") -> Plan:
     return plan
 
 
-def parse_value(raw: Any, kind: type[Any], where: str) -> Any:
+def parse_value(raw: Any, kind: type[Any], where: str, joint: str = ": ") -> Any:
     """`msgspec.convert` with errors in the user's words: `where: path: what is wrong`."""
     try:
         return msgspec.convert(raw, kind)
@@ -176,7 +179,7 @@ def parse_value(raw: Any, kind: type[Any], where: str) -> Any:
             path = f"{path}.{unknown.group(1)}" if path else unknown.group(1)
             text = "unknown key"
         raise PlanError(
-            f"{where}: {path + ': ' if path else ''}{text}",
+            f"{where}{joint if path else ''}{path}: {text}",
             "the keys of a plan are listed in docs/plan.md",
         ) from error
 

@@ -1,0 +1,205 @@
+import errno
+import json
+
+import pytest
+
+from sakiyomi import store
+from sakiyomi.errors import PlanError, ScenarioError, StoreError
+from sakiyomi.plan import Arm, Plan, ScenarioRef
+from sakiyomi.record import (
+    RUN_FORMAT,
+    Environment,
+    RequestKey,
+    RequestRecord,
+    RunFacts,
+    Snapshot,
+)
+
+PLAN = Plan(
+    name="日本語 Run!",
+    arms=(Arm(name="plain", url="http://h:1"),),
+    scenarios=(ScenarioRef(name="ja_chat"),),
+)
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAKIYOMI_HOME", str(tmp_path / "home"))
+
+
+def facts(**changes):
+    return RunFacts(
+        **{
+            "format": RUN_FORMAT,
+            "run_id": "r",
+            "created": "2026-12-01T00:00:00+00:00",
+            "plan": PLAN,
+            "environment": Environment(tool_version="0"),
+            **changes,
+        }
+    )
+
+
+def record(number=0, text="文"):
+    key = RequestKey(f"q{number}", "ja_chat", "c", 0, "plain", "closed-1", 0, 1.0)
+    return RequestRecord(
+        key=key,
+        sent_at_s=1.0,
+        closed_at_s=2.0,
+        event_at_s=[1.5],
+        event_tokens=[None],
+        event_kind=["answer"],
+        event_text=[text],
+    )
+
+
+def test_a_run_comes_back_as_it_was_written():
+    writer = store.RunWriter.create(PLAN.name)
+    writer.write_facts(facts())
+    snapshot = Snapshot(
+        at_s=1.0,
+        url="u",
+        arm="plain",
+        scenario="ja_chat",
+        load="closed-1",
+        repeat=0,
+        moment="before",
+        status=200,
+        text="# HELP\n",
+    )
+    writer.append(record())
+    writer.append(snapshot)
+    writer.close()
+    reader = store.open_run(writer.folder.name)
+    assert reader.facts == facts()
+    assert list(reader.records()) == [record()]
+    assert list(reader.snapshots()) == [snapshot]
+    assert store.read_plan(writer.folder / "plan.toml") == PLAN
+
+
+def test_each_record_is_on_disk_when_append_returns():
+    writer = store.RunWriter.create("r")
+    writer.append(record(1))
+    assert writer.folder.joinpath("requests.jsonl").read_bytes().endswith(b"\n")
+    writer.close()
+
+
+def test_a_line_cut_by_a_kill_is_left_out_and_the_next_stands_alone():
+    writer = store.RunWriter.create("r")
+    writer.write_facts(facts())
+    writer.append(record(1))
+    writer.close()
+    path = writer.folder / "requests.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"key":{"request_id":"q2"')
+    resumed = store.RunWriter(writer.folder)
+    resumed.append(record(3))
+    resumed.close()
+    ids = [r.key.request_id for r in store.RunReader(writer.folder).records()]
+    assert ids == ["q1", "q3"]
+
+
+def test_a_full_disk_says_what_is_kept(monkeypatch):
+    writer = store.RunWriter.create("r")
+    writer.append(record(1))
+
+    class Full:
+        def write(self, _data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    writer.close()
+    monkeypatch.setitem(writer._files, "requests.jsonl", Full())
+    with pytest.raises(StoreError, match="No space left.*kept") as caught:
+        writer.append(record(2))
+    assert "--resume" in caught.value.hint
+
+
+def test_names_are_made_free_and_found_again(tmp_path):
+    one, two = store.RunWriter.create("r"), store.RunWriter.create("r")
+    assert one.folder.name == "r"
+    assert two.folder.name == "r-2"
+    elsewhere = store.RunWriter.create("r", tmp_path / "elsewhere")
+    for writer in (one, two, elsewhere):
+        writer.write_facts(facts())
+    assert {reader.folder.name for reader in store.history()} == {"r", "r-2", "elsewhere"}
+    assert store.open_run("elsewhere").folder == elsewhere.folder
+    with pytest.raises(StoreError, match="a run is already there"):
+        store.RunWriter.create("r", tmp_path / "elsewhere")
+    with pytest.raises(StoreError) as caught:
+        store.open_run("no-such-run")
+    assert "r-2" in caught.value.hint
+    assert "founding-case" in caught.value.hint
+
+
+def test_a_newer_format_is_refused_and_newer_keys_are_read(tmp_path):
+    writer = store.RunWriter.create("r")
+    writer.write_facts(facts())
+    path = writer.folder / "run.json"
+    raw = json.loads(path.read_text())
+    path.write_text(json.dumps({**raw, "a_key_of_the_future": 1}))
+    assert store.RunReader(writer.folder).facts == facts()
+    path.write_text(json.dumps({**raw, "format": RUN_FORMAT + 1}))
+    with pytest.raises(StoreError, match="upgrade|format"):
+        store.RunReader(writer.folder)
+
+
+TEXT = 'name = "計画"\n[[arms]]\nname = "a"\nurl = "http://h"\n[[scenarios]]\nname = "ja_chat"\n'
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        TEXT.encode(),
+        b"\xef\xbb\xbf" + TEXT.encode(),
+        TEXT.replace("\n", "\r\n").encode(),
+        TEXT.encode("utf-16"),
+    ],
+    ids=["utf-8", "bom", "crlf", "utf-16"],
+)
+def test_a_plan_in_any_unicode_form_is_the_same(tmp_path, raw):
+    path = tmp_path / "p.toml"
+    path.write_bytes(raw)
+    assert store.read_plan(path).name == "計画"
+
+
+def test_shift_jis_is_named_with_its_line_and_the_way_out(tmp_path):
+    path = tmp_path / "p.toml"
+    path.write_bytes(("# ok\n" + TEXT).encode("cp932"))
+    with pytest.raises(PlanError) as caught:
+        store.read_plan(path)
+    assert f"{path}:2: not UTF-8" in caught.value.message
+    assert "Shift_JIS" in caught.value.message
+    assert "iconv -f CP932" in caught.value.hint
+    scenario = tmp_path / "s.jsonl"
+    scenario.write_bytes('{"turns": ["a"]}\n{"turns": ["日本"]}\n'.encode("cp932"))
+    with pytest.raises(ScenarioError, match=":2: not UTF-8"):
+        store.read_scenario(ScenarioRef(name="s", file=str(scenario)))
+
+
+def test_broken_toml_is_named_with_its_line(tmp_path):
+    path = tmp_path / "p.toml"
+    path.write_text('name = "a"\narms = [\n')
+    with pytest.raises(PlanError, match=r"p\.toml.*(line|end)"):
+        store.read_plan(path)
+    with pytest.raises(PlanError, match="no such file") as caught:
+        store.read_plan(tmp_path / "q.toml")
+    assert "p.toml" in caught.value.hint
+
+
+def test_scenario_files_are_taken_from_the_plans_folder(tmp_path):
+    (tmp_path / "own.jsonl").write_text('\ufeff{"turns": ["a\u2028b"]}\r\n\r\n{"turns": ["c"]}')
+    (tmp_path / "p.toml").write_text(TEXT.replace('"ja_chat"', '"own"\nfile = "own.jsonl"'))
+    ref = store.read_plan(tmp_path / "p.toml").scenarios[0]
+    scenario = store.read_scenario(ref)
+    assert [c.turns for c in scenario.conversations] == [("a\u2028b",), ("c",)]
+
+
+def test_an_unknown_scenario_lists_those_that_ship():
+    with pytest.raises(ScenarioError) as caught:
+        store.read_scenario(ScenarioRef(name="nope"))
+    assert "ja_chat" in caught.value.hint
+
+
+def test_the_founding_case_ships():
+    reader = store.open_run("founding-case")
+    assert reader.facts.provenance == "published"
+    assert list(reader.records()) == []
