@@ -19,13 +19,13 @@ class ToolFunction(msgspec.Struct, gc=False):
     arguments: str | None = None
 
 
-class ToolCall(msgspec.Struct):
+class ToolCall(msgspec.Struct, gc=False):
     """An entry of `delta.tool_calls`."""
 
     function: ToolFunction | None = None
 
 
-class Delta(msgspec.Struct):
+class Delta(msgspec.Struct, gc=False):
     """`choices[].delta`. Reasoning has a different name in each engine."""
 
     content: str | None = None
@@ -37,14 +37,14 @@ class Delta(msgspec.Struct):
     function_call: ToolFunction | None = None
 
 
-class Logprobs(msgspec.Struct):
+class Logprobs(msgspec.Struct, gc=False):
     """One entry per token: `content` on chat, `tokens` on completions."""
 
     content: list[msgspec.Raw] | None = None
     tokens: list[msgspec.Raw] | None = None
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, gc=False):
     """`choices[]`. `token_ids`: vLLM, SGLang; `output_ids`: LMDeploy."""
 
     delta: Delta | None = None
@@ -68,7 +68,7 @@ class PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
 
 
-class Usage(msgspec.Struct):
+class Usage(msgspec.Struct, gc=False):
     """`usage`. completion_tokens contains the reasoning tokens."""
 
     prompt_tokens: int | None = None
@@ -87,7 +87,7 @@ class Timings(msgspec.Struct, gc=False):
     draft_n_accepted: int | None = None
 
 
-class Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct, gc=False):
     """What a chunk says. Unknown keys are ignored."""
 
     choices: list[Choice] | None = None

@@ -64,14 +64,14 @@ class SseParser:
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """Take what one read brought. Raises StreamError when one event exceeds the limit."""
-        if (
+        if (  # the usual case: one event, whole
             self._is_fresh
-            and data.startswith(b"data: ")
             and data.find(b"\n") == len(data) - 2
-            and data.endswith(b"\n")
+            and data[:6] == b"data: "
+            and data[-1:] == b"\n"
             and b"\r" not in data
         ):
-            return [SseEvent(data[6:-2])]  # the usual case: one event, whole
+            return [SseEvent(data[6:-2])]
         return self._feed_lines(data)
 
     def close(self) -> list[SseEvent]:
@@ -298,7 +298,11 @@ class TokenStream:
         text = ""
         ids: int | None = None
         for choice in choices:
-            kind, text = payload(choice, kind, text)
+            delta = choice.delta
+            if delta is not None and delta.content:  # what nearly every chunk is
+                kind, text = "answer", text + delta.content
+            else:
+                kind, text = payload(choice, kind, text)
             if choice.token_ids is not None:
                 ids = (ids or 0) + len(choice.token_ids)
             elif choice.output_ids is not None:
@@ -307,7 +311,9 @@ class TokenStream:
                 self._finish(choice.finish_reason)
             if choice.avg_decoded_tokens_per_iter is not None:
                 self._evidence["avg_decoded_tokens_per_iter"] = choice.avg_decoded_tokens_per_iter
-        tokens, grew = self._count(chunk, choices, kind is not None)
+        tokens: int | None
+        if ids is None or chunk.usage is not None:
+            tokens, grew = self._count(chunk, choices, kind is not None)
         if ids is not None:
             tokens, grew = ids, ids > 0
         if kind is None:
