@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from sakiyomi.detail import RequestList, SegmentReport, SpeedCurve
 from sakiyomi.plan import Load
 from sakiyomi.record import Caution
 from sakiyomi.stats import Estimate, Verdict
@@ -105,3 +106,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     cautions: list[Caution]
     provenance: str = "measured"
     num_repeats: int = 1
+    requests: RequestList | None = None
+    """The requests behind the numbers; for pages only."""
+    segments: SegmentReport | None = None
+    curves: list[SpeedCurve] = []

@@ -1,0 +1,143 @@
+"""A map of an answer: how each stretch of it came, from per-step evidence. Pure.
+
+Engines that send an event per token with step marks (llama.cpp) give one piece a token; engines
+that send a chunk per step (vLLM) give one piece a step, because a chunk's text cannot be split.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from sakiyomi import steps
+from sakiyomi.detail import Mark, Piece
+from sakiyomi.engines.engine import Engine
+from sakiyomi.measured import drafts_every_step, is_speculative
+from sakiyomi.record import ArmFacts, RequestRecord, Step
+
+
+def map_answer(record: RequestRecord, engine: Engine, facts: ArmFacts) -> list[Piece] | None:
+    """Pieces in order; None for an arm that does not draft, or events that do not tell steps."""
+    if not is_speculative(facts) or not record.event_at_s:
+        return None
+    marks = steps.mark_groups(record)
+    if marks is not None:
+        return _from_marks(record, marks)
+    found = engine.group_steps(record)
+    return None if found is None else _from_chunks(record, found, facts)
+
+
+def as_text(pieces: Iterable[Piece]) -> str:
+    """The map in characters: `{accepted drafts}own`, a step's end as `|`, where steps are known.
+
+    A step that came in one piece has its number of accepted drafts before it: `2:text|`.
+    """
+    out: list[str] = []
+    step: int | None = None
+    inside = False
+    for piece in pieces:
+        if step is not None and piece.step != step:
+            out.append("}|" if inside else "|")
+            inside = False
+        step = piece.step
+        if piece.mark == "accepted" and not inside:
+            out.append("{")
+            inside = True
+        elif piece.mark != "accepted" and inside:
+            out.append("}")
+            inside = False
+        if piece.mark == "step":
+            out.append(f"{piece.num_accepted_tokens}:")
+        out.append(piece.text)
+    return "".join(out) + ("}" if inside else "")
+
+
+def _from_marks(record: RequestRecord, marks: Sequence[steps.MarkGroup]) -> list[Piece]:
+    """One event a token: position i of a step is its i-th draft token, the last one its own."""
+    pieces: list[Piece] = []
+    group = -1
+    seen = 0
+    previous: float | None = None
+    for index, mark_ms in enumerate(record.event_step_mark):
+        if index == 0 or mark_ms != previous:
+            group, seen, previous = group + 1, 0, mark_ms
+        tokens = record.event_tokens[index] if index < len(record.event_tokens) else 1
+        tokens = 1 if tokens is None else tokens
+        told = marks[group]
+        is_prefill = group == 0 and told.num_draft_tokens == 0
+        mark, position = _token_mark(told, seen, tokens, is_prefill=is_prefill)
+        seen += tokens
+        pieces.append(
+            Piece(
+                record.event_text[index],
+                mark,
+                group,
+                _after_ms(record, index),
+                tokens,
+                position,
+                None if is_prefill else told.num_accepted_tokens,
+                None if is_prefill else told.num_draft_tokens,
+                record.event_kind[index],
+            )
+        )
+    return pieces
+
+
+def _token_mark(
+    told: steps.MarkGroup, seen: int, tokens: int, *, is_prefill: bool
+) -> tuple[Mark, int | None]:
+    if is_prefill:
+        return "first", None
+    if told.num_tokens > told.num_accepted_tokens + 1:
+        # steps that were held back are in this one's events: only a draft-free group is clear
+        return ("plain" if told.num_draft_tokens == 0 else "unknown"), None
+    if seen + tokens <= told.num_accepted_tokens:
+        return "accepted", seen + tokens
+    if seen < told.num_accepted_tokens:
+        return "step", None  # one event with accepted drafts and the token after them
+    if told.num_draft_tokens == 0:
+        return "plain", None
+    return ("bonus" if told.num_accepted_tokens == told.num_draft_tokens else "corrected"), None
+
+
+def _from_chunks(record: RequestRecord, found: Sequence[Step], facts: ArmFacts) -> list[Piece]:
+    """One event a step: `n` tokens are n - 1 accepted drafts and the target's own token."""
+    k = facts.num_speculative_tokens
+    pieces: list[Piece] = []
+    remaining = iter(found)
+    for index, tokens in enumerate(record.event_tokens):
+        if index == 0:
+            pieces.append(_chunk(record, 0, "first", 0, None))
+            continue
+        step = next(remaining, None) if tokens else None
+        if step is None:
+            mark: Mark = "unknown"
+        elif k and step.num_tokens > k + 1:
+            mark, step = "unknown", None
+        elif step.num_draft_tokens == 0:
+            mark = "plain"
+        elif step.num_tokens == 1 and (step.num_draft_tokens or drafts_every_step(facts)):
+            mark = "corrected"
+        else:
+            mark = "step"
+        pieces.append(_chunk(record, index, mark, index, step))
+    return pieces
+
+
+def _chunk(record: RequestRecord, index: int, mark: Mark, number: int, step: Step | None) -> Piece:
+    accepted = None
+    if step is not None:
+        accepted = step.num_accepted_tokens
+        accepted = max(0, step.num_tokens - 1) if accepted is None else accepted
+    return Piece(
+        record.event_text[index],
+        mark,
+        number,
+        _after_ms(record, index),
+        record.event_tokens[index] or 0,
+        None,
+        accepted,
+        step.num_draft_tokens if step else None,
+        record.event_kind[index],
+    )
+
+
+def _after_ms(record: RequestRecord, index: int) -> float:
+    return round((record.event_at_s[index] - record.sent_at_s) * 1000, 1)
