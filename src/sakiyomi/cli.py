@@ -212,6 +212,7 @@ def _scenarios_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-conversations", type=int, metavar="N", help="how many to sample (64)")
     add("--seed", type=int, default=1)
     add("--column", action="append", default=[], metavar="FIELD=NAME", help="columns of a CSV")
+    add("--per-category", action="store_true", help="a scenario for each category of the log")
     add("--no-mask", action="store_true", help="keep keys, mail addresses and numbers as they are")
     _json(parser)
 
