@@ -10,8 +10,9 @@ from sakiyomi.cells import make_cell
 from sakiyomi.counter_windows import Window, read_windows
 from sakiyomi.engines import find_engine
 from sakiyomi.engines.engine import Engine
-from sakiyomi.measured import Measured, measure_request
+from sakiyomi.measured import Measured, measure_request, with_burst_steps
 from sakiyomi.pairing import compare_arms
+from sakiyomi.plan import Load
 from sakiyomi.published_cells import NO_SPREAD, published_cells
 from sakiyomi.record import ArmFacts, Caution, RequestRecord, RunFacts, Snapshot
 from sakiyomi.results import SCHEMA, Cell, Comparison, Report
@@ -30,8 +31,10 @@ def analyse(
     """The report of a run. `logs`: texts of launched engines' logs, searched for known defects."""
     arms = {arm.name: arm for arm in facts.arms}
     engines = {arm.name: find_engine(arm.engine) for arm in facts.arms}
-    requests = reduce_records(facts, records, arms, engines)
     windows = read_windows(snapshots, arms, engines)
+    arms = {name: _with_counted_k(arm, windows.values()) for name, arm in arms.items()}
+    requests = reduce_records(facts, records, arms, engines)
+    arms = {name: _with_drafted_k(arm, requests) for name, arm in arms.items()}
     plan = facts.plan
     cells: list[Cell] = []
     for ref in plan.scenarios:
@@ -40,8 +43,8 @@ def analyse(
                 mine = requests.get((ref.name, arm.name, load.label), [])
                 if mine and arm.name in arms:
                     own = [w for w in windows.values() if _of(w, ref.name, arm.name, load.label)]
-                    cells.append(make_cell(facts, arms[arm.name], load, mine, own))
-    comparisons = compare_arms(plan, arms, requests, cells)
+                    cells.append(_cell(facts, arms[arm.name], load, mine, own))
+    comparisons = compare_arms(plan, arms, requests, cells, facts.looks)
     if facts.provenance == "published":
         cells, comparisons = published_cells(facts)
     else:
@@ -53,7 +56,7 @@ def analyse(
         created=facts.created,
         baseline=plan.arms[0].name,
         environment=_environment(facts),
-        arms=[msgspec.to_builtins(arm) for arm in facts.arms],
+        arms=[msgspec.to_builtins(arm) for arm in arms.values()],
         scenarios=[msgspec.to_builtins(scenario) for scenario in facts.scenarios],
         cells=cells,
         comparisons=comparisons,
@@ -95,7 +98,36 @@ def reduce_records(
         key = request.key
         if request.error is None or request.error.kind != "cancelled":
             grouped.setdefault((key.scenario, key.arm, key.load), []).append(request)
-    return grouped
+    return {key: with_burst_steps(mine, arms[key[1]]) for key, mine in grouped.items()}
+
+
+def _cell(
+    facts: RunFacts, arm: ArmFacts, load: Load, requests: list[Measured], windows: list[Window]
+) -> Cell:
+    return make_cell(facts, arm, load, requests, windows, find_engine(arm.engine).qualities)
+
+
+def _with_counted_k(arm: ArmFacts, windows: Iterable[Window]) -> ArmFacts:
+    """The draft length from the metrics pages, where nothing said it before.
+
+    Several engines show the labels of the positions only after the first draft.
+    """
+    if arm.num_speculative_tokens is not None:
+        return arm
+    pages = [page for w in windows if w.arm == arm.name for page in w.after.values()]
+    k = max((page.num_speculative_tokens or 0 for page in pages), default=0)
+    return msgspec.structs.replace(arm, num_speculative_tokens=k or None)
+
+
+def _with_drafted_k(
+    arm: ArmFacts, requests: Mapping[tuple[str, str, str], list[Measured]]
+) -> ArmFacts:
+    """The draft length as the largest draft seen, where nothing said it before."""
+    if arm.num_speculative_tokens is not None:
+        return arm
+    mine = [request for key, group in requests.items() if key[1] == arm.name for request in group]
+    k = max((request.largest_draft for request in mine), default=0)
+    return msgspec.structs.replace(arm, num_speculative_tokens=k or None)
 
 
 def _of(window: Window, scenario: str, arm: str, load: str) -> bool:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from sakiyomi import stats
+from sakiyomi import sequential, stats
 from sakiyomi.measured import Measured, is_speculative
 from sakiyomi.plan import Plan
-from sakiyomi.record import ArmFacts
+from sakiyomi.record import ArmFacts, Looks
 from sakiyomi.results import Cell, Comparison
 
 PLAIN_STEP = 0.02
@@ -62,8 +62,12 @@ def compare_arms(
     arms: Mapping[str, ArmFacts],
     requests: Mapping[tuple[str, str, str], list[Measured]],
     cells: Sequence[Cell],
+    looks: Looks | None = None,
 ) -> list[Comparison]:
-    """Every cell against the baseline's cell of the same scenario and load."""
+    """Every cell against the baseline's cell of the same scenario and load.
+
+    `looks`: the run looked as it went, so that the interval is that of its last look.
+    """
     baseline = plan.arms[0].name
     found = []
     for cell in cells:
@@ -71,7 +75,12 @@ def compare_arms(
         if cell.arm == baseline or not base:
             continue
         units = pair(requests[cell.scenario, cell.arm, cell.load.label], base)
-        ratio = stats.compare([unit.log_ratios for unit in units])
+        log_ratios = [unit.log_ratios for unit in units]
+        ratio = (
+            sequential.sequential_estimate(log_ratios, looks.look, looks.max_looks)
+            if looks
+            else stats.compare(log_ratios)
+        )
         cost = None
         base_cell = next(
             c for c in cells if (c.scenario, c.arm, c.load) == (cell.scenario, baseline, cell.load)

@@ -13,6 +13,9 @@ from sakiyomi.scenario import Sampling
 RUN_FORMAT = 1
 """Version of the run folder. 1: the first."""
 
+Quality = Literal["exact", "derived", "estimated"]
+"""What a number about drafts is worth: counted, computed with an assumption, or guessed."""
+
 EventKind = Literal["answer", "reasoning", "tool", "other"]
 """`other`: no visible text, but the server's token count grew (a held-back or empty token)."""
 
@@ -245,6 +248,16 @@ class PublishedCell(Fact, frozen=True):
     num_accepted_tokens: float | None = None
 
 
+class Looks(Fact, frozen=True):
+    """A run that looked as it went: which look ended it, of how many fixed before the first.
+
+    Its intervals are those of `sakiyomi.sequential`, wider than after a single look.
+    """
+
+    look: int
+    max_looks: int
+
+
 class RunFacts(Fact, frozen=True):
     """`run.json`: the facts of a run that are not requests or snapshots."""
 
@@ -260,5 +273,7 @@ class RunFacts(Fact, frozen=True):
     published: tuple[PublishedCell, ...] = ()
     """Numbers of others, not measured here; with `provenance` published."""
     kind: Literal["workload", "calibration"] = "workload"
+    looks: Looks | None = None
+    """Set by `--until-established`; None: looked at once, at its end."""
     finished: bool = False
     interrupted: bool = False
