@@ -33,8 +33,9 @@ CASES = (
 )
 
 STAGGER_S = 0.05
-"""Between the starts of concurrent streams: the fake engine reads requests one after the other, and
-one that waits in its socket would count as an error of the client."""
+"""Between the starts of streams: the fake engine reads requests one after the other, and
+one that waits in its socket, or for the log of the one before it, would count as an error of the
+client."""
 
 
 async def ask(url, num_streams, num_requests, num_tokens):
@@ -67,6 +68,7 @@ async def ask(url, num_streams, num_requests, num_tokens):
             )
             await asyncio.sleep(STAGGER_S * index if num_streams > 1 else 0.0)
             async with free:
+                await asyncio.sleep(0.2 if num_streams == 1 else 0.0)
                 return await client.stream(url, body, key)
 
         records = await asyncio.gather(*(one(index, body) for index, body in enumerate(bodies)))
