@@ -1,0 +1,198 @@
+"""When a verdict is open: what to run next, how much of it, and how long it takes. Pure."""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from sakiyomi import intervals, slo, stats
+from sakiyomi.measured import Measured
+from sakiyomi.pairing import pair
+from sakiyomi.slo import LimitCheck
+from sakiyomi.stats import Estimate
+
+MAX_REPEATS_FACTOR = 4
+"""More than four times the repeats is no advice where more conversations do better."""
+
+Requests = Mapping[tuple[str, str, str], Sequence[Measured]]
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    """One run that would settle a path, or tell most about it.
+
+    `minutes` from the wall time that the run so far took, None when nothing was run here.
+    `unit`: what `num_more` counts. `command`: ready to paste; None where more of what the scenario
+    has would not do, or nothing says how to run it.
+    """
+
+    kind: Literal["more_repeats", "more_conversations", "own_conversations", "tune", "open"]
+    scenario: str
+    reason: Literal["gain", "limit", "draft_length"]
+    num_more: int | None = None
+    unit: Literal["repeats", "conversations", "drafts"] = "conversations"
+    minutes: float | None = None
+    command: str | None = None
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """How the run can be made again: its name, its plan file, conversations that exist."""
+
+    run: str = "RUN"
+    plan: str = "PLAN.toml"
+    num_available: Mapping[str, int] = {}
+    is_published: bool = False
+    can_resume: bool = True
+
+
+def for_gain(
+    place: tuple[str, str],
+    arms: tuple[str, str],
+    ratio: Estimate | None,
+    requests: Requests,
+    source: Source,
+    min_gain: float,
+) -> Experiment:
+    """What would settle the speedup of `arms` (arm, reference) at `place` (scenario, load)."""
+    scenario, load = place
+    num_more = stats.num_more_units(ratio, min_gain)
+    if source.is_published or ratio is None:
+        return Experiment(
+            kind="more_conversations" if num_more else "open",
+            scenario=scenario,
+            reason="gain",
+            num_more=num_more,
+            unit="drafts" if source.is_published else "conversations",
+        )
+    mine, base = requests.get((scenario, arms[0], load)), requests.get((scenario, arms[1], load))
+    units = [unit.log_ratios for unit in pair(mine, base)] if mine and base else []
+    num_repeats = max((len(unit) for unit in units), default=1)
+    if num_more is not None and units and source.can_resume:
+        wanted = ratio.n / (ratio.n + num_more)
+        for repeats in range(num_repeats + 1, MAX_REPEATS_FACTOR * num_repeats + 1):
+            if variance_left(units, repeats) <= wanted:
+                return Experiment(
+                    kind="more_repeats",
+                    scenario=scenario,
+                    reason="gain",
+                    num_more=repeats - num_repeats,
+                    unit="repeats",
+                    minutes=_minutes(requests, None, (repeats - num_repeats) / num_repeats),
+                    command=f"sakiyomi run --resume {shlex.quote(source.run)} --repeats {repeats}",
+                )
+    return _more_conversations(place, num_more, "gain", requests, source)
+
+
+def for_limit(
+    place: tuple[str, str], check: LimitCheck, requests: Requests, source: Source
+) -> Experiment:
+    """What would tell whether a limit holds."""
+    share, num_more = check.share, None
+    if share is not None and share.n:
+        needed = slo.num_needed(check.quantile)
+        if share.point < 1:
+            distance = share.point - check.quantile
+            z = intervals.normal_quantile((1 + share.level) / 2)
+            variance = check.quantile * (1 - check.quantile)
+            needed = (
+                math.ceil(z * z * variance / (distance * distance)) if abs(distance) > 0.01 else 0
+            )
+        num_more = max(needed - share.n, 1) if needed else None
+    return _more_conversations(place, num_more, "limit", requests, source)
+
+
+def for_draft_length(scenario: str, source: Source) -> Experiment:
+    """Confirm a predicted draft length on the engine."""
+    return Experiment(
+        kind="tune",
+        scenario=scenario,
+        reason="draft_length",
+        command=f"sakiyomi run {shlex.quote(source.plan)} --scenario {scenario} --tune",
+    )
+
+
+def variance_left(log_ratios: Sequence[Sequence[float]], num_repeats: int) -> float:
+    """Variance of the conversation means after `num_repeats`, over that now; 0 < share <= 1.
+
+    Repeats average the noise of a conversation away, not what conversations differ by. After a
+    single repeat the two cannot be told apart: nothing is promised.
+    """
+    units = [unit for unit in log_ratios if unit]
+    now = math.fsum(map(len, units)) / max(len(units), 1)
+    if len(units) < 2 or now < 2 or num_repeats <= now:
+        return 1.0
+    means = [math.fsum(unit) / len(unit) for unit in units]
+    centre = math.fsum(means) / len(means)
+    between = math.fsum((mean - centre) ** 2 for mean in means) / (len(means) - 1)
+    if between == 0:
+        return 1.0
+    squares = math.fsum((v - m) ** 2 for unit, m in zip(units, means, strict=True) for v in unit)
+    noise = squares / max(math.fsum(len(unit) - 1 for unit in units), 1.0)
+    gone = noise / now - noise / num_repeats
+    return min(max(1 - gone / between, now / num_repeats), 1.0)
+
+
+def _more_conversations(
+    place: tuple[str, str],
+    num_more: int | None,
+    reason: Literal["gain", "limit"],
+    requests: Requests,
+    source: Source,
+) -> Experiment:
+    scenario, load = place
+    now = _num_conversations(requests, place)
+    if num_more is None:
+        return Experiment(kind="open", scenario=scenario, reason=reason)
+    minutes = _minutes(requests, place, (now + num_more) / now) if now else None
+    if source.is_published or not now:
+        return Experiment(
+            kind="more_conversations", scenario=scenario, reason=reason, num_more=num_more
+        )
+    wanted, available = now + num_more, source.num_available.get(scenario)
+    if available is not None and wanted > available:
+        return Experiment(
+            kind="own_conversations",
+            scenario=scenario,
+            reason=reason,
+            num_more=num_more,
+            minutes=minutes,
+            command=f"sakiyomi scenarios import LOGS.jsonl --name {scenario} "
+            f"--num-conversations {wanted} -o {scenario}.jsonl",
+        )
+    concurrency = load.removeprefix("closed-")
+    flag = f" --concurrency {concurrency}" if concurrency.isdigit() and concurrency != "1" else ""
+    return Experiment(
+        kind="more_conversations",
+        scenario=scenario,
+        reason=reason,
+        num_more=num_more,
+        minutes=minutes,
+        command=f"sakiyomi run {shlex.quote(source.plan)} --scenario {scenario} "
+        f"--requests {wanted}{flag}",
+    )
+
+
+def _num_conversations(requests: Requests, place: tuple[str, str]) -> int:
+    return len(
+        {
+            request.key.conversation_id
+            for (scenario, _, load), group in requests.items()
+            if (scenario, load) == place
+            for request in group
+        }
+    )
+
+
+def _minutes(requests: Requests, place: tuple[str, str] | None, factor: float) -> float | None:
+    """Wall time so far, of one path or of the whole run, times `factor`."""
+    windows: dict[tuple[str, int], tuple[float, float]] = {}
+    for (scenario, arm, load), group in requests.items():
+        if place is not None and (scenario, load) != place:
+            continue
+        for request in group:
+            key = (arm, request.key.window)
+            first, last = windows.get(key, (math.inf, -math.inf))
+            windows[key] = min(first, request.sent_at_s), max(last, request.closed_at_s)
+    wall_s = math.fsum(last - first for first, last in windows.values())
+    return wall_s * factor / 60 if wall_s > 0 else None
