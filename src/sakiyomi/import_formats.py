@@ -38,15 +38,15 @@ def read_entry(entry: Any, columns: Mapping[str, str]) -> Sequence[Logged]:
 
 def _chat_log(entry: Mapping[str, Any], body: Mapping[str, Any]) -> Logged:
     usage = entry.get("usage")
-    if not isinstance(usage, Mapping):
+    if not isinstance(usage, dict):
         response = unpack(entry.get("response"))
-        response = response.get("body", response) if isinstance(response, Mapping) else {}
-        usage = response.get("usage") if isinstance(response, Mapping) else None
+        response = response.get("body", response) if isinstance(response, dict) else {}
+        usage = response.get("usage") if isinstance(response, dict) else None
     return Logged(
         format="questions" if "turns" in body else "chat log",
         prompt=read_prompt(body),
         sampled=read_sampled(body),
-        timing=read_timing(entry, usage if isinstance(usage, Mapping) else {}),
+        timing=read_timing(entry, usage if isinstance(usage, dict) else {}),
         model=text_or_none(body.get("model") or entry.get("model")),
         language=text_or_none(entry.get("language")),
         category=text_or_none(entry.get("category")),
@@ -69,7 +69,7 @@ def _batch_input(entry: Mapping[str, Any]) -> Sequence[Logged]:
 
 def _is_batch_output(entry: Mapping[str, Any]) -> bool:
     response = entry.get("response")
-    if isinstance(response, Mapping) and "status_code" in response:
+    if isinstance(response, dict) and "status_code" in response:
         return find_body(entry) is None
     return "custom_id" in entry and "body" not in entry and ("error" in entry or bool(response))
 
@@ -77,13 +77,13 @@ def _is_batch_output(entry: Mapping[str, Any]) -> bool:
 def _batch_output(entry: Mapping[str, Any]) -> Sequence[Logged]:
     """Counts of tokens of an answer; a status of 400 and more, or an error, is a failure."""
     response = entry.get("response")
-    response = response if isinstance(response, Mapping) else {}
+    response = response if isinstance(response, dict) else {}
     body = response.get("body")
-    body = body if isinstance(body, Mapping) else {}
+    body = body if isinstance(body, dict) else {}
     status = as_count(response.get("status_code")) or 200
     failed = bool(entry.get("error")) or status >= 400 or "error" in body or not response
     usage = body.get("usage")
-    timing = read_timing({}, usage if isinstance(usage, Mapping) and not failed else {})
+    timing = read_timing({}, usage if isinstance(usage, dict) and not failed else {})
     return (
         Logged(
             format="OpenAI batch output",
@@ -97,10 +97,10 @@ def _batch_output(entry: Mapping[str, Any]) -> Sequence[Logged]:
 def _litellm(entry: Mapping[str, Any]) -> Sequence[Logged]:
     """A row of LiteLLM's spend logs, or its standard logging payload (buckets)."""
     request = unpack(entry.get("proxy_server_request"))
-    request = request if isinstance(request, Mapping) else {}
+    request = request if isinstance(request, dict) else {}
     request = request.get("body", request)
     parameters = unpack(entry.get("model_parameters"))
-    sampled = read_sampled(parameters if isinstance(parameters, Mapping) else request)
+    sampled = read_sampled(parameters if isinstance(parameters, dict) else request)
     call = str(entry.get("call_type") or "completion")
     if "completion" not in call and "responses" not in call and "message" not in call:
         raise BadRow(f"no chat request ({call})")
@@ -150,7 +150,7 @@ def read_columns(entry: Mapping[str, Any], columns: Mapping[str, str]) -> Logged
         if name is None or name in entry:
             return entry.get(name) if name else None
         for part in name.split("."):
-            found = unpack(found).get(part) if isinstance(unpack(found), Mapping) else None
+            found = unpack(found).get(part) if isinstance(unpack(found), dict) else None
         return found
 
     content = unpack(value("prompt"))
@@ -185,7 +185,7 @@ _FORMATS: tuple[
 ] = (
     (lambda e: "resourceSpans" in e or "resourceLogs" in e, read_otlp),
     (_is_batch_output, _batch_output),
-    (lambda e: "custom_id" in e and isinstance(e.get("body"), Mapping), _batch_input),
+    (lambda e: "custom_id" in e and isinstance(e.get("body"), dict), _batch_input),
     (_is_langfuse, read_langfuse),
     (lambda e: isinstance(e.get("attributes"), list | dict) and "messages" not in e, read_span),
     (

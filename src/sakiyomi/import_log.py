@@ -23,9 +23,10 @@ MAX_EXAMPLES = 5
 
 MAX_REASONS = 50
 SAY_EVERY_ROWS = 100_000
-COLUMN_FIELDS = tuple(
-    "prompt system language category conversation model timestamp ttft_s ttft_ms e2e_s e2e_ms "
-    "prompt_tokens completion_tokens temperature top_p max_tokens".split()
+COLUMN_FIELDS = (
+    *("prompt", "system", "language", "category", "conversation", "model", "timestamp"),
+    *("ttft_s", "ttft_ms", "e2e_s", "e2e_ms", "prompt_tokens", "completion_tokens"),
+    *("temperature", "top_p", "max_tokens"),
 )
 """What --column can name."""
 

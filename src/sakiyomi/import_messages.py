@@ -1,6 +1,6 @@
 """Chat messages in the forms that logs have -> system text and user turns. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -102,7 +102,7 @@ def read_text(content: Any, marks: set[str]) -> str:
     if isinstance(content, list):
         texts = [read_text(part, marks) for part in content]
         return "\n".join(text for text in texts if text)
-    if not isinstance(content, Mapping):
+    if not isinstance(content, dict):
         return content if isinstance(content, str) else ""
     kind = str(content.get("type", ""))
     if "tool" in kind or "functionResponse" in content:
@@ -131,11 +131,11 @@ def unpack(value: Any) -> Any:
 def _role_and_content(entry: Any) -> tuple[str, Any]:
     if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str):
         name, content = entry
-    elif isinstance(entry, Mapping):
+    elif isinstance(entry, dict):
         if entry.get("type") in ("function_call_output", "function_call", "reasoning"):
             return ("tool" if entry["type"] == "function_call_output" else "assistant"), ""
         name = entry.get("role") or entry.get("from") or entry.get("author") or ""
-        if isinstance(name, Mapping):
+        if isinstance(name, dict):
             name = name.get("role", "")
         content = next(
             (entry[key] for key in ("content", "value", "text", "parts") if entry.get(key)), ""

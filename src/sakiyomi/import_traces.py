@@ -33,7 +33,7 @@ def read_otlp(entry: Mapping[str, Any]) -> Sequence[Logged]:
 def read_span(span: Mapping[str, Any]) -> Sequence[Logged]:
     """A span in OTLP/JSON, or as the SDKs' console exporters print it; () when it is no request."""
     attributes = read_attributes(span.get("attributes"))
-    events = [event for event in span.get("events") or () if isinstance(event, Mapping)]
+    events = [event for event in span.get("events") or () if isinstance(event, dict)]
     operation = str(attributes.get("gen_ai.operation.name", ""))
     if operation in _NOT_INFERENCE or not _is_request(attributes):
         return ()
@@ -72,18 +72,18 @@ def _is_request(attributes: Mapping[str, Any]) -> bool:
 
 def read_attributes(raw: Any) -> dict[str, Any]:
     """Attributes as a flat mapping, from OTLP's key and value pairs or a mapping."""
-    if isinstance(raw, Mapping):
+    if isinstance(raw, dict):
         return dict(raw)
     pairs = raw if isinstance(raw, list) else ()
     return {
         str(pair.get("key")): _any_value(pair.get("value"))
         for pair in pairs
-        if isinstance(pair, Mapping)
+        if isinstance(pair, dict)
     }
 
 
 def _any_value(value: Any) -> Any:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return value
     if "arrayValue" in value:
         return [_any_value(item) for item in (value["arrayValue"] or {}).get("values") or ()]
@@ -168,7 +168,7 @@ def _span_timing(span: Mapping[str, Any], attributes: Mapping[str, Any]) -> Timi
     }
     timing = read_timing(times, counts)
     status = span.get("status")
-    code = status.get("code", status.get("status_code")) if isinstance(status, Mapping) else None
+    code = status.get("code", status.get("status_code")) if isinstance(status, dict) else None
     if "error.type" in attributes or str(code) in ("2", "ERROR", "STATUS_CODE_ERROR"):
         return msgspec.structs.replace(timing, failed=True, ttft_s=None, e2e_s=None)
     return timing
@@ -202,7 +202,7 @@ def _log_records(records: Iterable[Mapping[str, Any]]) -> list[Logged]:
             found += read_span({"attributes": attributes})
         elif name in _MESSAGE_EVENTS:
             body = _any_value(record.get("body"))
-            body = body if isinstance(body, Mapping) else {"content": body}
+            body = body if isinstance(body, dict) else {"content": body}
             message = {"role": name.split(".")[1], "content": body.get("content")}
             messages.setdefault(str(record.get("spanId")), []).append(message)
     for chain in messages.values():
@@ -220,7 +220,7 @@ def read_langfuse(entry: Mapping[str, Any]) -> Sequence[Logged]:
     """An observation, or a trace with its observations; () when there is no generation in it."""
     observations = entry.get("observations")
     if isinstance(observations, list):
-        inner = [o for o in observations if isinstance(o, Mapping)]
+        inner = [o for o in observations if isinstance(o, dict)]
         found: list[Logged] = []
         for observation in inner:
             found += read_langfuse(observation)
@@ -236,7 +236,7 @@ def _observation(entry: Mapping[str, Any]) -> Sequence[Logged]:
     content = unpack(entry.get("input"))
     prompt, reason = None, "a generation without its input"
     try:
-        if isinstance(content, Mapping):
+        if isinstance(content, dict):
             prompt = read_prompt(content)
         elif content:
             prompt = read_prompt({"input": content})
@@ -244,14 +244,14 @@ def _observation(entry: Mapping[str, Any]) -> Sequence[Logged]:
         reason = str(problem)
     counts = _counts(entry)
     for key in ("usage", "usage_details", "usageDetails"):
-        if isinstance(usage := unpack(entry.get(key)), Mapping):
+        if isinstance(usage := unpack(entry.get(key)), dict):
             counts |= dict(usage)
     parameters = unpack(entry.get("modelParameters") or entry.get("model_parameters"))
     return (
         Logged(
             format="Langfuse",
             prompt=prompt,
-            sampled=read_sampled(parameters if isinstance(parameters, Mapping) else {}),
+            sampled=read_sampled(parameters if isinstance(parameters, dict) else {}),
             timing=read_timing(entry, counts),
             model=text_or_none(entry.get("model") or entry.get("provided_model_name")),
             reason=reason if prompt is None else "",

@@ -43,7 +43,7 @@ def find_body(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return entry
     for key in ("body", "request", "payload", "kwargs", "request_body", "requestBody", "input"):
         inner = unpack(entry.get(key))
-        if isinstance(inner, Mapping) and (found := find_body(inner)) is not None:
+        if isinstance(inner, dict) and (found := find_body(inner)) is not None:
             return found
     return None
 
@@ -56,7 +56,7 @@ def read_prompt(body: Mapping[str, Any]) -> Prompt:
     system = body.get("system") or body.get("instructions") or body.get("systemInstruction")
     for key in ("messages", "contents", "input", "prompt"):
         value = unpack(body.get(key))
-        if isinstance(value, Mapping) and value.get("messages"):
+        if isinstance(value, dict) and value.get("messages"):
             return read_prompt(value)
         if isinstance(value, list) and value and not all(isinstance(v, str) for v in value):
             if all(isinstance(v, int) for v in value):
@@ -81,7 +81,7 @@ def read_prompt(body: Mapping[str, Any]) -> Prompt:
 def read_sampled(body: Mapping[str, Any]) -> SamplingSeen:
     """Temperature, top_p, cap and thinking of a request body, where it names them."""
     extra = body.get("chat_template_kwargs") or (body.get("extra_body") or {})
-    extra = extra.get("chat_template_kwargs", extra) if isinstance(extra, Mapping) else {}
+    extra = extra.get("chat_template_kwargs", extra) if isinstance(extra, dict) else {}
     thinking = extra.get("enable_thinking")
     caps = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
     return SamplingSeen(

@@ -19,7 +19,7 @@ _API_KEY = re.compile(
     r"|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}"  # GitHub
     r"|glpat-[A-Za-z0-9_-]{20,}"  # GitLab
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}"  # AWS access key id
-    r"|AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}"  # Google
+    r"|AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}"  # Google
     r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"  # Slack
     r"|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"  # SendGrid
     r"|nvapi-[A-Za-z0-9_-]{20,}|gsk_[A-Za-z0-9]{20,}|xai-[A-Za-z0-9]{20,}"  # NVIDIA, Groq, xAI
@@ -54,15 +54,15 @@ _DASH = "[-‐‑‒–—−－ー]"
 _DIGITS = r"[0-9０-９]"
 _CARD = re.compile(rf"(?<![A-Za-z0-9_.]){_DIGITS}(?:[ -]?{_DIGITS}){{12,18}}(?![A-Za-z0-9_])")
 _MY_NUMBER = re.compile(
-    rf"(?<![A-Za-z0-9_.-])(?:{_DIGITS}{{4}}([ -]){_DIGITS}{{4}}\1{_DIGITS}{{4}}|{_DIGITS}{{12}})"
-    r"(?![A-Za-z0-9_-])"
+    rf"(?<![A-Za-z0-9_.-])(?<!{_DIGITS} )(?:{_DIGITS}{{4}}([ -]){_DIGITS}{{4}}\1{_DIGITS}{{4}}|{_DIGITS}{{12}})"
+    rf"(?![A-Za-z0-9_-]| {_DIGITS})"
 )
 _MY_NUMBER_WORD = re.compile(r"マイナンバー|個人番号|(?i:my ?number)")
 _GAP = rf"(?:[ .()]|{_DASH}){{0,2}}"
 _PHONE = re.compile(
     r"(?<![A-Za-z0-9_.+-])(?:"
     rf"[+＋][1-9１-９](?:{_GAP}{_DIGITS}){{7,14}}"
-    rf"|(?P<japan>[(（]?[0０][1-9１-９]{_DIGITS}{{0,3}}(?:[)）]{_DASH}?|{_DASH}| ?[(（]| )"
+    rf"|(?P<japan>[(（]?[0０][1-9１-９]{_DIGITS}{{0,3}}(?:[)）](?:{_DASH}| )?|{_DASH}| ?[(（]| )"
     rf"{_DIGITS}{{1,4}}(?:[)）]|{_DASH}| ){_DIGITS}{{3,4}})"  # 03-1234-5678, (03) 1234-5678
     r"|[0０][5-9５-９][0０][0-9０-９]{8}"  # 09012345678
     r"|\([2-9]\d{2}\)[ -]?\d{3}[ .-]\d{4}|[2-9]\d{2}[.-]\d{3}[.-]\d{4}"  # North America
