@@ -8,10 +8,11 @@ bursts are larger than a step can be.
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
-from sakiyomi.record import RequestRecord, Step
+from sakiyomi.record import Step
 
 FLOOR_S = 1e-4
 """No model takes a step in less; gaps below it count as this long (events of one read have 0)."""
@@ -29,6 +30,26 @@ MAX_OVERSIZE_SHARE = 0.02
 """Bursts above k+1 tokens up to this share are jitter; above, two steps arrive as one."""
 
 
+class Arrivals(Protocol):
+    """What the arrivals of one answer tell: a record, or the part of it that is kept."""
+
+    @property
+    def sent_at_s(self) -> float:
+        """When the request went out."""
+
+    @property
+    def closed_at_s(self) -> float:
+        """When its answer ended."""
+
+    @property
+    def event_at_s(self) -> Sequence[float]:
+        """Arrivals of the token-bearing events."""
+
+    @property
+    def event_tokens(self) -> Sequence[int | None]:
+        """Tokens of each; None counts as 1."""
+
+
 class Bursts(msgspec.Struct, frozen=True, kw_only=True):
     """Steps by the position of their record, and the gap that parts two steps. Estimated."""
 
@@ -37,7 +58,7 @@ class Bursts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def from_bursts(
-    records: Sequence[RequestRecord], num_speculative_tokens: int | None = None
+    records: Sequence[Arrivals], num_speculative_tokens: int | None = None
 ) -> Bursts | str:
     """Steps of each record, or the reason why the arrivals do not tell them."""
     if _overlap(records):
@@ -64,7 +85,7 @@ def from_bursts(
     return Bursts(steps=found, threshold_s=threshold)
 
 
-def _steps(record: RequestRecord, threshold_s: float) -> list[Step]:
+def _steps(record: Arrivals, threshold_s: float) -> list[Step]:
     """The bursts after the first event's, which is prefill's."""
     sizes: list[int] = []
     previous: float | None = None
@@ -100,6 +121,6 @@ def _threshold(gaps: Sequence[float]) -> float | str:
     return math.exp((inside + between_steps) / 2)
 
 
-def _overlap(records: Sequence[RequestRecord]) -> bool:
+def _overlap(records: Sequence[Arrivals]) -> bool:
     spans = sorted((record.sent_at_s, record.closed_at_s) for record in records)
     return any(later[0] < earlier[1] for earlier, later in itertools.pairwise(spans))

@@ -122,8 +122,7 @@ def cut_by_cap(cell: CellFacts) -> Caution | None:
 def no_answer_text(cell: CellFacts) -> Caution | None:
     """The budget went into thinking."""
     silent = sum(
-        r.latency.time_to_answer_s is None and r.num_tokens > 1 and r.finish_reason == "length"
-        for r in cell.good
+        not r.has_answer and r.num_tokens > 1 and r.finish_reason == "length" for r in cell.good
     )
     if not silent:
         return None
@@ -242,7 +241,7 @@ def client_lag(cell: CellFacts) -> Caution | None:
 
 def drift(cell: CellFacts) -> Caution | None:
     """The first and the last repeat differ."""
-    rates = [float(r["decode_tokens_per_s"]) for r in cell.repeats if r.get("decode_tokens_per_s")]
+    rates = [rate for r in cell.repeats if (rate := r.get("decode_tokens_per_s"))]
     if len(rates) < 2 or not rates[0]:
         return None
     change = rates[-1] / rates[0] - 1
@@ -309,12 +308,12 @@ def no_drafts(cell: CellFacts) -> Caution | None:
     """Speculation silently off."""
     if cell.acceptance or not cell.good or not is_speculative(cell.facts):
         return None
-    if not cell.evidence.found and cell.evidence.silent_share == 1.0 and not cell.windows:
+    if not cell.evidence.can_tell:
         return None
     return Caution(
         "no_drafts",
-        f"the arm speculates ({cell.facts.speculative_method}), and no draft was seen: it is off, "
-        "finds nothing to draft, or the server shows no evidence",
+        f"the arm speculates ({cell.facts.speculative_method}), and no draft was seen: it is off "
+        "or finds nothing to draft",
         {"method": cell.facts.speculative_method},
     )
 
@@ -360,6 +359,19 @@ def acceptance_estimated(cell: CellFacts) -> Caution | None:
         f"acceptance is an estimate (from {cell.acceptance.source}): the engine gives no better "
         "evidence here",
         {"source": cell.acceptance.source},
+    )
+
+
+def bursts_ambiguous(cell: CellFacts) -> Caution | None:
+    """Steps could only have come from the arrivals, and they do not tell."""
+    refused = cell.evidence.bursts_refused
+    if refused is None or cell.acceptance is not None:
+        return None
+    return Caution(
+        "bursts_ambiguous",
+        f"no acceptance and no tokens per step: the engine tells neither, and {refused}. Measure "
+        "a single stream (--concurrency 1) close to the server, without a proxy, long answers",
+        {"reason": refused},
     )
 
 
@@ -410,4 +422,5 @@ RULES: tuple[Callable[[CellFacts], Caution | None], ...] = (
     ended_too_early,
     k_unknown,
     acceptance_estimated,
+    bursts_ambiguous,
 )

@@ -7,8 +7,8 @@ import msgspec
 from sakiyomi import acceptance, stats
 from sakiyomi.counter_windows import Window
 from sakiyomi.measured import Measured, drafts_every_step, is_speculative
-from sakiyomi.record import ArmFacts, SpecDecodeCounters
-from sakiyomi.results import Acceptance, Quality, Source
+from sakiyomi.record import ArmFacts, Quality, SpecDecodeCounters, SpecDecodeGauge
+from sakiyomi.results import Acceptance, Source
 
 MIN_COVERAGE = 0.8
 """Share of requests that must have the engine's own record before a cell rests on it."""
@@ -17,12 +17,16 @@ FOREIGN_SHARE = 0.05
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """One source's counts: `units` are conversations, or repeats where only counters exist."""
+    """One source's counts: `units` are conversations, or repeats where only counters exist.
+
+    A running average has no counts: its `gauge` is all there is.
+    """
 
     source: Source
     quality: Quality
     units: list[SpecDecodeCounters]
     unit: str = "conversation"
+    gauge: SpecDecodeGauge | None = None
 
     @property
     def total(self) -> SpecDecodeCounters:
@@ -40,52 +44,152 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     resets: tuple[str, ...]
     lower_bound: bool
     silent_share: float
+    can_tell: bool = True
+    """Some source would have shown a draft if there had been one."""
+    bursts_refused: str | None = None
+    num_steps: float | None = None
+    """Decode steps with and without a draft, where the events or the server tell them."""
 
 
-def gather(requests: Sequence[Measured], windows: Sequence[Window], facts: ArmFacts) -> Evidence:
-    """Look at each source in the order of `engines.md` section 8."""
+def gather(
+    requests: Sequence[Measured],
+    windows: Sequence[Window],
+    facts: ArmFacts,
+    qualities: Mapping[str, Quality],
+) -> Evidence:
+    """Look at each source in the order of `engines.md` section 8.
+
+    What is only estimated (shared or reset counters, merged chunks, bursts) goes behind what is
+    not, and a source that does not count drafts behind one that does.
+    """
     good = [request for request in requests if request.error is None]
     answered = [request for request in good if request.response is not None]
     silent_share = 1 - len(answered) / len(good) if good else 0.0
     by_request = Found(
-        source="per_request", quality="exact", units=_by_conversation(answered, "response")
+        source="per_request",
+        quality=qualities["per_request"],
+        units=_by_conversation(answered, "response"),
     )
-    stepped = [request for request in good if request.steps is not None]
-    merged = sum(request.num_merged_steps for request in stepped)
-    events = Found(
-        source="events",
-        quality="derived" if drafts_every_step(facts) and not merged else "estimated",
-        units=_by_conversation(stepped, "steps"),
+    counters, foreign, resets, lower_bound = _from_counters(requests, windows, qualities)
+    server_steps = _server_steps(windows)
+    stepped = [r for r in good if r.steps is not None and r.steps_from == "events"]
+    events = _from_events(stepped, facts, qualities)
+    partial = counters.quality != "estimated" and _partial_drafts(
+        counters.total, server_steps, events.total, len(good), facts.num_speculative_tokens
     )
-    counters, foreign, resets, lower_bound = _from_counters(requests, windows)
+    if partial:
+        events = _without_assumed_drafts(events)
+    bursts = Found(
+        source="bursts",
+        quality="estimated",
+        units=_by_conversation([r for r in good if r.steps_from == "bursts"], "steps"),
+    )
     found = []
     if good and silent_share <= 1 - MIN_COVERAGE and _drafted(by_request):
         found.append(by_request)
     if _drafted(counters):
         found.append(counters)
-    if _drafted(events) and is_speculative(facts):
-        found.append(events)
-    impossible = [
-        f"{one.source}: {problem}"
-        for one in found[:1]
-        for problem in acceptance.check(one.total, facts.num_speculative_tokens)
-    ]
-    disagreement = None
-    if len(found) > 1 and foreign is not None and foreign <= FOREIGN_SHARE:
-        disagreement = acceptance.agree(
-            found[0].total, found[1].total, len(good), facts.num_speculative_tokens
-        )
-        if disagreement:
-            disagreement = f"{found[0].source} against {found[1].source}: {disagreement}"
+    if is_speculative(facts):
+        found += [one for one in (events, bursts) if _drafted(one)]
+    found.sort(key=lambda one: (one.quality == "estimated", not _counts_drafts(one)))
+    gauge = _last_gauge(windows)
+    if not found and gauge is not None:
+        found = [Found(source="gauge", quality=qualities["gauge"], units=[], gauge=gauge)]
+    num_steps = events.total.num_steps if len(stepped) == len(good) else server_steps
     return Evidence(
         found=found,
-        disagreement=disagreement,
-        impossible=impossible,
+        disagreement=_disagreement(found, foreign, len(good), facts.num_speculative_tokens),
+        impossible=[
+            f"{one.source}: {problem}"
+            for one in found[:1]
+            for problem in acceptance.check(one.total, facts.num_speculative_tokens)
+        ],
         foreign_share=foreign,
         resets=resets,
         lower_bound=lower_bound,
         silent_share=silent_share,
+        can_tell=bool(answered) or any(_tells(window) for window in windows),
+        bursts_refused=next((r.bursts_refused for r in good if r.bursts_refused), None),
+        num_steps=num_steps,
     )
+
+
+def _from_events(
+    stepped: Sequence[Measured], facts: ArmFacts, qualities: Mapping[str, Quality]
+) -> Found:
+    """Steps of the stream. Chunk sizes tell drafts only where every step has one of length k."""
+    told = bool(stepped) and all(r.largest_draft or not r.num_step_tokens for r in stepped)
+    sure = told or drafts_every_step(facts)
+    merged = any(request.num_merged_steps for request in stepped)
+    return Found(
+        source="events",
+        quality=qualities["events"] if sure and not merged else "estimated",
+        units=_by_conversation(stepped, "steps"),
+    )
+
+
+def _partial_drafts(
+    counters: SpecDecodeCounters,
+    server_steps: float | None,
+    events: SpecDecodeCounters,
+    num_requests: int,
+    k: int | None,
+) -> bool:
+    """Whether the server says that some steps had no draft, or a short one.
+
+    A request's last step may be counted and not delivered, hence one step a request of slack.
+    """
+    drafts, drafted = counters.num_drafts, counters.num_draft_tokens
+    steps = server_steps if server_steps is not None else events.num_steps
+    if drafts is None or steps is None:
+        return False
+    short = drafted is not None and k is not None and drafted + k * num_requests < k * drafts
+    return short or drafts + num_requests < steps
+
+
+def _without_assumed_drafts(events: Found) -> Found:
+    """The events' steps and accepted tokens alone: their drafts were an assumption."""
+    units = [
+        msgspec.structs.replace(unit, num_drafts=None, num_draft_tokens=None)
+        for unit in events.units
+    ]
+    return msgspec.structs.replace(events, units=units, quality="estimated")
+
+
+def _disagreement(
+    found: Sequence[Found], foreign: float | None, num_requests: int, k: int | None
+) -> str | None:
+    """Where the two best counted sources differ by more than truncation explains."""
+    counted = [one for one in found if one.source not in ("bursts", "gauge")]
+    if len(counted) < 2 or foreign is None or foreign > FOREIGN_SHARE:
+        return None
+    one, other = counted[:2]
+    problem = acceptance.agree(one.total, other.total, num_requests, k)
+    return f"{one.source} against {other.source}: {problem}" if problem else None
+
+
+def _server_steps(windows: Sequence[Window]) -> float | None:
+    """Decode steps by the server's own count; None where any window does not tell."""
+    counts = [window.counters.num_decode_steps for window in windows]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _tells(window: Window) -> bool:
+    """The metrics pages of a window are of an engine that counts tokens or drafts."""
+    counts = window.counters
+    return counts.speculation is not None or counts.num_generated_tokens is not None
+
+
+def _last_gauge(windows: Sequence[Window]) -> SpecDecodeGauge | None:
+    """The newest running average: the server's recent past, which need not be this scenario."""
+    pages = [page for window in windows for page in window.after.values()]
+    return next((page.gauge for page in reversed(pages) if page.gauge is not None), None)
+
+
+def _counts_drafts(found: Found) -> bool:
+    total = found.total
+    return total.num_drafts is not None or total.num_draft_tokens is not None
 
 
 def report(evidence: Evidence, facts: ArmFacts, seed: int) -> Acceptance | None:
@@ -93,6 +197,8 @@ def report(evidence: Evidence, facts: ArmFacts, seed: int) -> Acceptance | None:
     if not evidence.found:
         return None
     best = evidence.found[0]
+    if best.gauge is not None:
+        return _from_gauge(best, best.gauge)
     k = facts.num_speculative_tokens
     total = best.total
     pairs = [
@@ -116,14 +222,9 @@ def report(evidence: Evidence, facts: ArmFacts, seed: int) -> Acceptance | None:
             length = _around(length, again.mean_acceptance_length)
             unit = "conversation"
     positions = acceptance.position_rates(total)
-    quality = best.quality
-    if (evidence.lower_bound and best.source == "counters") or (
-        (evidence.foreign_share or 0) > FOREIGN_SHARE and best.source == "counters"
-    ):
-        quality = "estimated"
     return Acceptance(
         source=best.source,
-        quality=quality,
+        quality=best.quality,
         num_drafts=total.num_drafts,
         num_draft_tokens=total.num_draft_tokens,
         num_accepted_tokens=total.num_accepted_tokens,
@@ -132,7 +233,37 @@ def report(evidence: Evidence, facts: ArmFacts, seed: int) -> Acceptance | None:
         per_position=list(positions) if positions else None,
         unit="repeat" if unit == "repeat" else "conversation",
         cross_check=_cross_check(evidence),
+        draft_coverage=_coverage(evidence, total),
     )
+
+
+def _from_gauge(found: Found, gauge: SpecDecodeGauge) -> Acceptance:
+    """A running average as it was last seen: points without counts or intervals."""
+
+    def point(value: float | None) -> stats.Estimate | None:
+        return None if value is None else stats.Estimate(point=value, low=None, high=None, n=0)
+
+    return Acceptance(
+        source=found.source,
+        quality=found.quality,
+        num_drafts=None,
+        num_draft_tokens=None,
+        num_accepted_tokens=None,
+        draft_acceptance_rate=point(gauge.draft_acceptance_rate),
+        mean_acceptance_length=point(gauge.mean_acceptance_length),
+        per_position=None,
+        unit="repeat",
+    )
+
+
+def _coverage(evidence: Evidence, total: SpecDecodeCounters) -> float | None:
+    """Share of decode steps that had a draft; below 1 tokens per step is not 1 + accepted/drafts.
+
+    An engine may count the last step of an answer that it did not deliver: never above 1.
+    """
+    if not evidence.num_steps or total.num_drafts is None:
+        return None
+    return min(1.0, total.num_drafts / evidence.num_steps)
 
 
 def _spread_of(evidence: Evidence) -> Found | None:
@@ -140,13 +271,15 @@ def _spread_of(evidence: Evidence) -> Found | None:
     if evidence.disagreement or (evidence.foreign_share or 0.0) > FOREIGN_SHARE:
         return None
     return next(
-        (f for f in evidence.found if f.source == "events" and f.quality == "derived"), None
+        (f for f in evidence.found if f.source == "events" and f.quality != "estimated"), None
     )
 
 
 def _around(point: stats.Estimate | None, spread: stats.Estimate) -> stats.Estimate | None:
-    """The counters' point with the conversations' interval; the last step of an answer, which
-    counters have and the stream has not, may put the point just outside."""
+    """The counters' point with the conversations' interval, widened to hold it.
+
+    The last step of an answer, which counters have and the stream has not, may put it outside.
+    """
     if point is None or spread.low is None or spread.high is None:
         return point
     return msgspec.structs.replace(
@@ -181,7 +314,7 @@ def _by_conversation(requests: Sequence[Measured], field: str) -> list[SpecDecod
 
 
 def _from_counters(
-    requests: Sequence[Measured], windows: Sequence[Window]
+    requests: Sequence[Measured], windows: Sequence[Window], qualities: Mapping[str, Quality]
 ) -> tuple[Found, float | None, tuple[str, ...], bool]:
     """Counter growth, a unit per repeat; the share of others' tokens; what was reset."""
     deltas = [(window, window.delta) for window in windows]
@@ -197,13 +330,14 @@ def _from_counters(
     complete = len(known) == len(windows) and not resets
     foreign = acceptance.foreign_share(own, server) if complete else None
     shared = (foreign or 0.0) > FOREIGN_SHARE
+    lower_bound = any(delta.lower_bound for _, delta in known)
     found = Found(
         source="counters",
-        quality="estimated" if shared else "exact",
+        quality="estimated" if shared or lower_bound else qualities["counters"],
         units=[acceptance.total_speculation(parts) for parts in by_repeat.values()],
         unit="repeat",
     )
-    return found, foreign, resets, any(delta.lower_bound for _, delta in known)
+    return found, foreign, resets, lower_bound
 
 
 def _drafted(found: Found) -> bool:
@@ -215,26 +349,34 @@ def _drafted(found: Found) -> bool:
 
 
 def tokens_per_step(
-    requests: Sequence[Measured], windows: Mapping[int, Window] | Sequence[Window], seed: int
+    requests: Sequence[Measured], windows: Sequence[Window], seed: int
 ) -> stats.Estimate | None:
-    """Delivered tokens / decode steps: from the events; else from the server's step counter.
+    """Delivered tokens / decode steps: from events, else the server's step counter, else bursts.
 
     The events are left aside when some carry more than k + 1 tokens (merged chunks).
     """
     good = [r for r in requests if r.error is None and r.steps is not None]
-    if good and not any(request.num_merged_steps for request in good):
-        units: dict[str, list[float]] = {}
-        for request in good:
-            unit = units.setdefault(request.key.conversation_id, [0.0, 0.0])
-            unit[0] += request.num_step_tokens
-            unit[1] += (request.steps.num_steps or 0.0) if request.steps else 0.0
-        return stats.estimate_ratio([(a, b) for a, b in units.values()], seed)
-    listed = list(windows.values()) if isinstance(windows, Mapping) else list(windows)
+    from_stream = _steps_of_stream(good, seed)
+    certain = good and all(r.steps_from == "events" and not r.num_merged_steps for r in good)
+    if certain:
+        return from_stream
     pairs = [
         (counts.num_generated_tokens - counts.num_requests_finished, counts.num_decode_steps)
-        for counts in (window.counters for window in listed)
+        for counts in (window.counters for window in windows)
         if counts.num_generated_tokens is not None
         and counts.num_requests_finished is not None
         and counts.num_decode_steps
     ]
-    return stats.estimate_ratio(pairs, seed) if pairs else None
+    if pairs:
+        return stats.estimate_ratio(pairs, seed)
+    guessed = bool(good) and all(r.steps_from == "bursts" for r in good)
+    return from_stream if guessed else None
+
+
+def _steps_of_stream(good: Sequence[Measured], seed: int) -> stats.Estimate | None:
+    units: dict[str, list[float]] = {}
+    for request in good:
+        unit = units.setdefault(request.key.conversation_id, [0.0, 0.0])
+        unit[0] += request.num_step_tokens
+        unit[1] += (request.steps.num_steps or 0.0) if request.steps else 0.0
+    return stats.estimate_ratio([(a, b) for a, b in units.values()], seed)

@@ -1,7 +1,7 @@
 """A cell: scenario x arm x load, from its requests and metrics windows. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sakiyomi import cell_acceptance, stats
@@ -9,7 +9,7 @@ from sakiyomi.cautions import CellFacts, cell_cautions
 from sakiyomi.counter_windows import Window
 from sakiyomi.measured import Measured, is_speculative
 from sakiyomi.plan import Load
-from sakiyomi.record import ArmFacts, RunFacts
+from sakiyomi.record import ArmFacts, Quality, RunFacts
 from sakiyomi.results import Cell
 from sakiyomi.stats import Estimate
 
@@ -25,12 +25,17 @@ def by_conversation(requests: Sequence[Measured], field: str) -> list[list[float
 
 
 def make_cell(
-    facts: RunFacts, arm: ArmFacts, load: Load, requests: list[Measured], windows: list[Window]
+    facts: RunFacts,
+    arm: ArmFacts,
+    load: Load,
+    requests: list[Measured],
+    windows: list[Window],
+    qualities: Mapping[str, Quality],
 ) -> Cell:
-    """Estimates, acceptance and cautions of one cell."""
+    """Estimates, acceptance and cautions of one cell. `qualities`: the engine's, by source."""
     seed = facts.plan.seed
     good = [request for request in requests if request.error is None]
-    evidence = cell_acceptance.gather(requests, windows, arm)
+    evidence = cell_acceptance.gather(requests, windows, arm, qualities)
     accepted = cell_acceptance.report(evidence, arm, seed)
     scenario = requests[0].key.scenario
     sampling = next((s.sampling for s in facts.scenarios if s.name == scenario), None)

@@ -1,8 +1,13 @@
 """A record -> the few numbers of it that cells are made of. Keeps memory flat."""
 
+from array import array
+from collections.abc import Sequence
+from typing import Literal
+
 import msgspec
 
 from sakiyomi import steps as step_counts
+from sakiyomi.bursts import from_bursts
 from sakiyomi.engines.engine import Engine
 from sakiyomi.latency import RequestLatency, measure
 from sakiyomi.record import ArmFacts, RequestError, RequestKey, RequestRecord, SpecDecodeCounters
@@ -11,17 +16,31 @@ from sakiyomi.stats import median
 EVERY_STEP_DRAFTS = ("mtp", "eagle", "eagle3", "draft_model", "dflash", "nextn", "standalone")
 """Methods whose every decode step has a draft of constant length (engines, section 1.6)."""
 
+MAX_UNCOUNTED_SHARE = 0.05
+"""Tokens that no event shows (incomplete characters, an end token) up to this share are ignored."""
+
 LOOP_CHARACTERS = 160
 """A tail this long that repeats itself at least this often is a loop, not an answer."""
 LOOP_TIMES = 4
 LOOP_PERIOD = 120
 
 
+class KeptArrivals(msgspec.Struct, frozen=True, kw_only=True):
+    """The arrivals of one answer, 9 bytes an event. A token count above 255 counts as 255."""
+
+    sent_at_s: float
+    closed_at_s: float
+    event_at_s: Sequence[float]
+    event_tokens: Sequence[int]
+
+
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """One request, reduced. `gap_s`: its median gap between events. `steps`: counts of its steps.
 
     `num_step_tokens`: tokens of its decode steps. `num_merged_steps`: events that carried more than
-    k + 1 tokens, so more than one step.
+    k + 1 tokens, so more than one step. `largest_draft`: proposed tokens of its largest draft,
+    where the engine tells them. `arrivals` are kept until the steps of a whole cell are read from
+    them; `bursts_refused` is the reason why they could not be.
     """
 
     key: RequestKey
@@ -37,9 +56,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     cached_prompt_tokens: int | None
     num_tokens: int
     looped: bool
+    has_answer: bool
     sent_at_s: float
     closed_at_s: float
     max_tokens: int | None
+    steps_from: Literal["events", "bursts"] = "events"
+    largest_draft: int = 0
+    arrivals: KeptArrivals | None = None
+    bursts_refused: str | None = None
 
 
 def measure_request(
@@ -60,9 +84,14 @@ def measure_request(
         steps = step_counts.count(grouped, k, every_step_drafts=drafts_every_step(facts))
         tokens = sum(step.num_tokens for step in grouped)
         merged = sum(step.num_tokens > k + 1 for step in grouped) if k else 0
+    elif engine.event_is_step:
+        steps, tokens = _steps_by_events(record, facts)
     response = engine.read_response(record)
-    if response is None and steps is not None and steps.num_draft_tokens == 0:
+    drafts = [step.num_draft_tokens for step in grouped or ()]
+    told = [draft for draft in drafts if draft is not None]
+    if response is None and drafts and len(told) == len(drafts) and not any(told):
         response = steps  # an engine that tells drafts with every event, and had none
+    guess = steps is None and facts is not None and is_speculative(facts)
     return Measured(
         key=record.key,
         error=record.error,
@@ -76,11 +105,90 @@ def measure_request(
         prompt_tokens=record.prompt_tokens,
         cached_prompt_tokens=record.cached_prompt_tokens,
         num_tokens=latency.num_tokens or 0,
+        has_answer="answer" in record.event_kind,
         looped=is_looped("".join(record.event_text)),
         sent_at_s=record.sent_at_s,
         closed_at_s=record.closed_at_s,
         max_tokens=record.max_tokens,
+        largest_draft=max([*told, _draft_length(response)]),
+        arrivals=_keep_arrivals(record) if guess and record.error is None else None,
     )
+
+
+def with_burst_steps(requests: Sequence[Measured], facts: ArmFacts) -> list[Measured]:
+    """The requests of one cell, with steps from their arrival bursts where nothing better tells.
+
+    One threshold for all of them: a single answer has too few gaps. Where the bursts are ambiguous
+    no steps are given, and the reason stays with each request.
+    """
+    kept = [(i, request.arrivals) for i, request in enumerate(requests) if request.arrivals]
+    result = list(requests)
+    if not kept:
+        return result
+    k = facts.num_speculative_tokens
+    found = _uncounted(requests) or from_bursts([arrivals for _, arrivals in kept], k)
+    for position, (index, _) in enumerate(kept):
+        changes: dict[str, object] = {"arrivals": None}
+        if isinstance(found, str):
+            changes["bursts_refused"] = found
+        else:
+            grouped = found.steps[position]
+            changes |= {
+                "steps": step_counts.count(grouped, k, every_step_drafts=drafts_every_step(facts)),
+                "steps_from": "bursts",
+                "num_step_tokens": sum(step.num_tokens for step in grouped),
+            }
+        result[index] = msgspec.structs.replace(requests[index], **changes)
+    return result
+
+
+def _uncounted(requests: Sequence[Measured]) -> str | None:
+    """Why bursts cannot be counted: events must be tokens, or say how many they carry."""
+    told = [r for r in requests if r.arrivals and r.latency.tokens == "server"]
+    events = sum(sum(r.arrivals.event_tokens) for r in told if r.arrivals)
+    tokens = sum(r.num_tokens for r in told)
+    if events >= (1 - MAX_UNCOUNTED_SHARE) * tokens:
+        return None
+    return (
+        f"{tokens - events} of {tokens} tokens came in events that carry several without saying "
+        "how many"
+    )
+
+
+def _steps_by_events(
+    record: RequestRecord, facts: ArmFacts | None
+) -> tuple[SpecDecodeCounters | None, int]:
+    """An event is about a step and does not say its tokens: sums alone, no positions."""
+    num_steps = len(record.event_at_s) - 1
+    if num_steps < 0 or not record.completion_tokens:
+        return None, 0
+    num_tokens = record.completion_tokens - 1
+    k = facts.num_speculative_tokens if facts else None
+    sure = drafts_every_step(facts)
+    return SpecDecodeCounters(
+        num_drafts=float(num_steps) if sure else None,
+        num_draft_tokens=float(k * num_steps) if sure and k else None,
+        num_accepted_tokens=float(max(0, num_tokens - num_steps)),
+        num_steps=float(num_steps),
+    ), num_tokens
+
+
+def _keep_arrivals(record: RequestRecord) -> KeptArrivals:
+    tokens = (1 if number is None else min(number, 255) for number in record.event_tokens)
+    return KeptArrivals(
+        sent_at_s=record.sent_at_s,
+        closed_at_s=record.closed_at_s,
+        event_at_s=array("d", record.event_at_s),
+        event_tokens=array("B", tokens),
+    )
+
+
+def _draft_length(counts: SpecDecodeCounters | None) -> int:
+    """Proposed tokens a draft, where a request's counts tell both and every draft has as many."""
+    if counts is None or not counts.num_drafts or counts.num_draft_tokens is None:
+        return 0
+    length = counts.num_draft_tokens / counts.num_drafts
+    return int(length) if length == int(length) else 0
 
 
 def drafts_every_step(facts: ArmFacts | None) -> bool:

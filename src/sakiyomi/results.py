@@ -6,13 +6,12 @@ import msgspec
 
 from sakiyomi.detail import RequestList, SegmentReport, SpeedCurve
 from sakiyomi.plan import Load
-from sakiyomi.record import Caution
+from sakiyomi.record import Caution, Quality
 from sakiyomi.stats import Estimate, Verdict
 
 SCHEMA = "sakiyomi.report/1"
 
 Source = Literal["per_request", "counters", "events", "bursts", "gauge"]
-Quality = Literal["exact", "derived", "estimated"]
 
 
 class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +32,8 @@ class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
     unit: Literal["conversation", "repeat", "draft"] = "conversation"
     cross_check: dict[str, Any] | None = None
     """Another source beside it: {"source", "draft_acceptance_rate", ...}."""
+    draft_coverage: float | None = None
+    """Share of decode steps that had a draft; None where steps are not told."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,5 +109,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     num_repeats: int = 1
     requests: RequestList | None = None
     """The requests behind the numbers; for pages only."""
+    plan_toml: str | None = None
     segments: SegmentReport | None = None
     curves: list[SpeedCurve] = []

@@ -7,7 +7,7 @@ import msgspec
 
 from sakiyomi.errors import MetricsError, PlanError
 from sakiyomi.plan import Arm, Speculation
-from sakiyomi.record import EngineMetrics, RequestRecord, SpecDecodeCounters, Step
+from sakiyomi.record import EngineMetrics, Quality, RequestRecord, SpecDecodeCounters, Step
 
 CONFIG_FILE = "{config}"
 """Stands in an argv for the path of a file with the text of `Engine.config_file(arm)`."""
@@ -45,7 +45,7 @@ def planned_facts(arm: Arm) -> ServerFacts:
     )
 
 
-QUALITIES = {
+QUALITIES: dict[str, Quality] = {
     "per_request": "exact",
     "counters": "exact",
     "events": "derived",
@@ -78,6 +78,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     - `signs`: (information path, regular expression) pairs that give this engine away.
     - `qualities`: the quality of each source of acceptance (contract: exact, derived, estimated).
     - `tokens_per_event`: 1 where every event is one token (then events are counted); else None.
+    - `event_is_step`: an event is about one decode step and does not say how many tokens it has.
+    - `fingerprint`: a regular expression over an answer's `system_fingerprint` that gives the
+      engine away; its group `version`, where it has one, is the engine's version.
     - `evidence`: one line for people: what this engine can tell, and of which quality.
     """
 
@@ -95,7 +98,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     optional_args: Callable[[Arm, str], list[str]] | None = None
     read_arm: Callable[[Arm], ServerFacts] = planned_facts
     signs: tuple[tuple[str, str], ...] = ()
-    qualities: Mapping[str, str] = msgspec.field(default_factory=lambda: QUALITIES)
+    qualities: Mapping[str, Quality] = msgspec.field(default_factory=lambda: QUALITIES)
     api_prefix: str = ""
     """Where a launched server keeps `/v1/...`, below its root; health and metrics stay above."""
     health_path: str = "/health"
@@ -105,6 +108,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         "chat_template_kwargs": {"enable_thinking": on}
     }
     tokens_per_event: int | None = None
+    event_is_step: bool = False
+    fingerprint: str = ""
     evidence: str = ""
     counters_at_request_end: bool = False
     metrics_hint: str = ""

@@ -249,6 +249,7 @@ ENGINE = Engine(
     force_acceptance=force_acceptance,
     read_arm=read_arm,
     qualities={**QUALITIES, "events": "exact"},
+    fingerprint=r"^(?P<version>b\d+-[0-9a-f]{6,})$",
     signs=(
         ("/metrics", r"llamacpp:"),
         ("/v1/models", r'"owned_by"\s*:\s*"llamacpp"'),

@@ -63,6 +63,7 @@ ENGINE = Engine(
     group_steps=no_steps,
     read_server=read_server,
     read_arm=read_arm,
+    fingerprint=r"^(?P<version>\d+\.\d+\.\d+)-\d+\.\d+\S*-(?:macOS|Linux|Darwin)",
     info_paths=("/v1/models",),
     metrics_paths=(),
     tokens_per_event=1,

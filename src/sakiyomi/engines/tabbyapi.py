@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from sakiyomi.engines.engine import (
+    QUALITIES,
     Engine,
     ServerFacts,
     json_object,
@@ -42,6 +43,8 @@ ENGINE = Engine(
     signs=(("/v1/models", r'"owned_by"\s*:\s*"tabbyAPI"'),),
     info_paths=("/v1/model", "/v1/models"),
     metrics_paths=(),
+    event_is_step=True,
+    qualities={**QUALITIES, "events": "estimated"},
     evidence=(
         "speed; a chunk is about a step, so tokens per step are estimated; its log has the "
         "accepted and proposed tokens"

@@ -12,6 +12,7 @@ import msgspec
 from sakiyomi import steps
 from sakiyomi.engines.engine import (
     CONFIG_FILE,
+    QUALITIES,
     Engine,
     LogRemedy,
     ServerFacts,
@@ -151,6 +152,7 @@ ENGINE = Engine(
     read_server=read_server,
     force_acceptance=force_acceptance,
     read_arm=read_arm,
+    qualities={**QUALITIES, "per_request": "derived"},
     signs=(
         ("/prometheus/metrics", r"trtllm_"),
         ("/metrics", r"trtllm_|inflightBatchingStats"),

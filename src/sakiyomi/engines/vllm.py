@@ -283,6 +283,7 @@ ENGINE = Engine(
     force_acceptance=force_acceptance,
     optional_args=optional_args,
     read_arm=read_arm,
+    fingerprint=r"^vllm-(?P<version>[^-]+)",
     signs=(("/metrics", r"vllm:"), ("/v1/models", r'"owned_by"\s*:\s*"vllm"')),
     info_paths=("/version", "/v1/models", INFO_PATH),
     evidence=(
