@@ -32,7 +32,7 @@ def read_side(facts: RunFacts, report: Report, records: Sequence[RequestRecord])
 
 def differences(one: RunFacts, other: RunFacts) -> list[str]:
     """The fields that matter and differ, each with both values."""
-    found = []
+    found = [] if one.kind == other.kind else [f"kind: {one.kind} against {other.kind}"]
     for field in ("device", "driver", "cpu"):
         mine, theirs = getattr(one.environment, field), getattr(other.environment, field)
         if mine != theirs:
