@@ -1,6 +1,6 @@
 """Run facts, records and snapshots -> a report. Pure: works from the folder, anywhere."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from sakiyomi import stats
 from sakiyomi.cells import make_cell
 from sakiyomi.counter_windows import Window, read_windows
+from sakiyomi.differences import Difference, difference_cautions, find_differences
 from sakiyomi.engines import find_engine
 from sakiyomi.engines.engine import Engine
 from sakiyomi.measured import Measured, measure_request, with_burst_steps
@@ -47,8 +48,15 @@ def analyse(
     comparisons = compare_arms(plan, arms, requests, cells, facts.looks)
     if facts.provenance == "published":
         cells, comparisons = published_cells(facts)
+        different: dict[str, list[Difference]] = {}
     else:
-        cells = [_with_more_needed(cell, comparisons) for cell in cells]
+        different = _differences(facts, arms, windows.values())
+        barred = [] if facts.forced else [n for n, d in different.items() if d and d[0].forbids]
+        comparisons = [
+            msgspec.structs.replace(c, verdict="not_established") if c.arm in barred else c
+            for c in comparisons
+        ]
+        cells = [c if c.arm in barred else _with_more_needed(c, comparisons) for c in cells]
     return Report(
         schema=SCHEMA,
         run=facts.run_id,
@@ -56,7 +64,10 @@ def analyse(
         created=facts.created,
         baseline=plan.arms[0].name,
         environment=_environment(facts),
-        arms=[msgspec.to_builtins(arm) for arm in arms.values()],
+        arms=[
+            {**msgspec.to_builtins(arm), **_device_state(windows.values(), arm.name)}
+            for arm in arms.values()
+        ],
         scenarios=[msgspec.to_builtins(scenario) for scenario in facts.scenarios],
         cells=cells,
         comparisons=comparisons,
@@ -65,6 +76,13 @@ def analyse(
         cautions=[
             *([NO_SPREAD] if facts.published else []),
             *facts.cautions,
+            *(
+                caution
+                for name, found in different.items()
+                for caution in difference_cautions(
+                    arms[plan.arms[0].name], arms[name], found, forced=facts.forced
+                )
+            ),
             *_step_costs_differ(comparisons),
             *_suspects(facts, logs or {}),
         ],
@@ -99,6 +117,34 @@ def reduce_records(
         if request.error is None or request.error.kind != "cancelled":
             grouped.setdefault((key.scenario, key.arm, key.load), []).append(request)
     return {key: with_burst_steps(mine, arms[key[1]]) for key, mine in grouped.items()}
+
+
+def _differences(
+    facts: RunFacts, arms: Mapping[str, ArmFacts], windows: Collection[Window]
+) -> dict[str, list[Difference]]:
+    """What each arm differs in from the baseline, besides speculation."""
+    baseline = arms.get(facts.plan.arms[0].name)
+    if baseline is None:
+        return {}
+    plans = {arm.name: arm for arm in facts.plan.arms}
+    states = {name: _device_state(windows, name) for name in arms}
+    clocks = {n: s["gpu_clock_mhz"] for n, s in states.items() if "gpu_clock_mhz" in s}
+    return {
+        name: find_differences(baseline, arm, plans, clocks)
+        for name, arm in arms.items()
+        if arm is not baseline
+    }
+
+
+def _device_state(windows: Iterable[Window], arm: str) -> dict[str, float]:
+    """Median clock and power of the device at the ends of an arm's passes, where it tells."""
+    mine = [window for window in windows if window.arm == arm]
+    clocks = [value for window in mine for value in window.clocks_mhz]
+    powers = [value for window in mine for value in window.powers_w]
+    return {
+        **({"gpu_clock_mhz": stats.median(clocks)} if clocks else {}),
+        **({"gpu_power_w": stats.median(powers)} if powers else {}),
+    }
 
 
 def _cell(

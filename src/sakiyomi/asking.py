@@ -10,7 +10,7 @@ import msgspec
 from sakiyomi.client import Client
 from sakiyomi.discover import Endpoint, read_metrics
 from sakiyomi.environment import read_gpu
-from sakiyomi.errors import EngineError, MetricsError
+from sakiyomi.errors import EngineError, MetricsError, SakiyomiError
 from sakiyomi.plan import ClosedLoad
 from sakiyomi.record import Caution, RequestError, RequestKey, RequestRecord, Snapshot
 from sakiyomi.scenario import Conversation, Sampling
@@ -25,7 +25,10 @@ QUIET_S = 0.3
 
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pass needs. `salt` makes prompts differ between arms that share one server."""
+    """What a pass needs. `start`: which start of a launched engine, from 1; 0 when attached.
+
+    `salt` makes prompts differ between arms that share one server.
+    """
 
     this: Pass
     window: int
@@ -34,6 +37,9 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     run_id: str
     salt: str
+    start: int
+    check_alive: Callable[[], None]
+    """Raises EngineError when a launched engine has ended by itself."""
     writer: RunWriter
     progress: Progress
     stopping: asyncio.Event
@@ -72,9 +78,23 @@ async def _send(
             await asyncio.sleep(scheduled_at_s - time.perf_counter())
             await _converse(asking, conversation, None if closed else scheduled_at_s)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(num_workers):
-            group.create_task(worker())
+    problem: SakiyomiError | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(num_workers):
+                group.create_task(worker())
+    except* SakiyomiError as several:
+        problem = _first(several)
+    if problem is not None:
+        raise problem
+
+
+def _first(group: BaseExceptionGroup[SakiyomiError]) -> SakiyomiError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, SakiyomiError)
+    return error
 
 
 async def _converse(
@@ -103,6 +123,7 @@ async def _converse(
             if turn or scheduled_at_s is None
             else scheduled_at_s,
             window=asking.window,
+            start=asking.start,
         )
         record = await _ask(asking, messages, key)
         asking.progress.advance(f"{this.scenario} {this.arm} repeat {this.repeat + 1}")
@@ -123,10 +144,12 @@ async def _ask(asking: Asking, messages: list[dict[str, str]], key: RequestKey) 
         )
     except asyncio.CancelledError:
         now_s = time.perf_counter()
-        gone = RequestError(kind="cancelled", message="stopped by the user")
+        gone = RequestError(kind="cancelled", message="stopped before its end")
         asking.writer.append(RequestRecord(key=key, sent_at_s=now_s, closed_at_s=now_s, error=gone))
         raise
     asking.writer.append(record)
+    if record.error:
+        asking.check_alive()
     return record
 
 
@@ -144,11 +167,13 @@ async def _snapshot(asking: Asking, moment: Literal["before", "after"]) -> None:
     await _wait_idle(asking)
     gpu = read_gpu()
     this = asking.this
-    for url in asking.endpoint.facts.metrics_urls:
+    pages = asking.endpoint.facts.metrics_urls
+    for url in pages or (("",) if gpu else ()):
         status, text, problem, at_s = None, "", None, time.perf_counter()
         try:
-            response = await asking.client.fetch(url, timeout_s=20)
-            status, text, at_s = response.status, response.text, response.at_s
+            if url:
+                response = await asking.client.fetch(url, timeout_s=20)
+                status, text, at_s = response.status, response.text, response.at_s
         except EngineError as error:
             problem = error.message
         asking.writer.append(

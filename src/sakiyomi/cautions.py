@@ -36,6 +36,7 @@ class CellFacts(msgspec.Struct, frozen=True, kw_only=True):
     acceptance: Acceptance | None
     max_tokens: int | None
     repeats: Sequence[dict[str, float | int | None]]
+    starts: Sequence[dict[str, float | int | None]] = ()
 
     @property
     def good(self) -> list[Measured]:
@@ -245,7 +246,7 @@ def drift(cell: CellFacts) -> Caution | None:
     if len(rates) < 2 or not rates[0]:
         return None
     change = rates[-1] / rates[0] - 1
-    if abs(change) < DRIFT:
+    if abs(change) < DRIFT or len(cell.starts) > 1:  # restarts in between: a caution of its own
         return None
     return Caution(
         "drift",
@@ -253,6 +254,20 @@ def drift(cell: CellFacts) -> Caution | None:
         "tok/s): clocks, heat or other work on the machine. Repeats alternate so that it cancels; "
         "add --repeats",
         {"change": change, "decode_tokens_per_s": rates},
+    )
+
+
+def restarts_differ(cell: CellFacts) -> Caution | None:
+    """A restart changed the speed: the spread between starts is part of the arm's own."""
+    rates = [rate for row in cell.starts if (rate := row.get("decode_tokens_per_s"))]
+    if len(rates) < 2 or max(rates) / min(rates) - 1 < DRIFT:
+        return None
+    return Caution(
+        "restarts_differ",
+        f"{len(rates)} starts of this engine decoded at {min(rates):.3g} to {max(rates):.3g} tok/s "
+        f"(medians, {max(rates) / min(rates) - 1:.0%} apart): what a restart changes is as large "
+        "as a gain. Add --repeats, so that each arm is started more often",
+        {"starts": [dict(row) for row in cell.starts]},
     )
 
 
@@ -417,6 +432,7 @@ RULES: tuple[Callable[[CellFacts], Caution | None], ...] = (
     client_lag,
     rates_disagree,
     drift,
+    restarts_differ,
     no_answer_text,
     cut_by_cap,
     ended_too_early,

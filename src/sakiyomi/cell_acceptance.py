@@ -79,6 +79,10 @@ def gather(
     )
     if partial:
         events = _without_assumed_drafts(events)
+    elif counters.quality != "estimated":
+        events = _with_confirmed_drafts(
+            events, counters.total, len(good), facts.num_speculative_tokens, qualities
+        )
     bursts = Found(
         source="bursts",
         quality="estimated",
@@ -145,6 +149,31 @@ def _partial_drafts(
         return False
     short = drafted is not None and k is not None and drafted + k * num_requests < k * drafts
     return short or drafts + num_requests < steps
+
+
+def _with_confirmed_drafts(
+    events: Found,
+    counters: SpecDecodeCounters,
+    num_requests: int,
+    k: int | None,
+    qualities: Mapping[str, Quality],
+) -> Found:
+    """The events' steps as drafts of k, where the server's own counts say that all of them are.
+
+    It gives conversations as units where the counters alone would have repeats.
+    """
+    drafts, drafted, steps = counters.num_drafts, counters.num_draft_tokens, events.total.num_steps
+    if events.quality != "estimated" or not drafts or not k or not steps:
+        return events
+    if not steps <= drafts <= steps + num_requests or drafted != k * drafts:
+        return events
+    units = [
+        msgspec.structs.replace(
+            unit, num_drafts=unit.num_steps, num_draft_tokens=k * (unit.num_steps or 0.0)
+        )
+        for unit in events.units
+    ]
+    return msgspec.structs.replace(events, units=units, quality=qualities["events"])
 
 
 def _without_assumed_drafts(events: Found) -> Found:

@@ -39,7 +39,7 @@ def make_cell(
     accepted = cell_acceptance.report(evidence, arm, seed)
     scenario = requests[0].key.scenario
     sampling = next((s.sampling for s in facts.scenarios if s.name == scenario), None)
-    repeats = _repeats(good)
+    repeats, starts = _repeats(good), _starts(good)
     cautions = cell_cautions(
         CellFacts(
             requests=requests,
@@ -49,6 +49,7 @@ def make_cell(
             acceptance=accepted,
             max_tokens=sampling.max_tokens if sampling else None,
             repeats=repeats,
+            starts=starts,
         )
     )
 
@@ -84,6 +85,7 @@ def make_cell(
         context_tokens=_context(good),
         repeats=repeats,
         cautions=cautions,
+        starts=starts,
     )
 
 
@@ -108,6 +110,22 @@ def _repeats(good: Sequence[Measured]) -> list[dict[str, Any]]:
                 "repeat": repeat,
                 "decode_tokens_per_s": stats.median(rates) if rates else None,
                 "ttft_s": stats.median(firsts) if firsts else None,
+            }
+        )
+    return rows
+
+
+def _starts(good: Sequence[Measured]) -> list[dict[str, Any]]:
+    """Medians by start of the engine: a restart may lay memory out anew, or land elsewhere."""
+    rows = []
+    for start in sorted({request.key.start for request in good if request.key.start}):
+        mine = [request for request in good if request.key.start == start]
+        rates = [r.latency.decode_tokens_per_s for r in mine if r.latency.decode_tokens_per_s]
+        rows.append(
+            {
+                "start": start,
+                "num_requests": len(mine),
+                "decode_tokens_per_s": stats.median(rates) if rates else None,
             }
         )
     return rows

@@ -23,6 +23,9 @@ class Window(msgspec.Struct, kw_only=True):
     problems: list[str] = []
     notes: list[str] = []
     models: tuple[str, ...] = ()
+    clocks_mhz: list[float] = []
+    powers_w: list[float] = []
+    """Of the device, at both ends of the pass."""
 
     @property
     def delta(self) -> Delta | None:
@@ -57,6 +60,12 @@ def read_windows(
                 repeat=snapshot.repeat,
             ),
         )
+        if snapshot.clock_mhz is not None:
+            window.clocks_mhz.append(snapshot.clock_mhz)
+        if snapshot.power_w is not None:
+            window.powers_w.append(snapshot.power_w)
+        if not snapshot.url:  # of the device alone: the engine has no metrics page
+            continue
         if snapshot.error or snapshot.status != 200:
             window.problems.append(snapshot.error or f"{snapshot.url}: HTTP {snapshot.status}")
             continue

@@ -1,12 +1,13 @@
 """What stands behind a URL: engine, model, metrics pages, and the body fields it accepts."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from sakiyomi.client import Client, Response
-from sakiyomi.engines import ENGINES, find_engine, recognise
+from sakiyomi.engines import ENGINES, find_engine, recognise, recognise_fingerprint
 from sakiyomi.engines.engine import Engine
 from sakiyomi.errors import EngineError, MetricsError
 from sakiyomi.plan import Arm
@@ -54,21 +55,32 @@ async def discover(
     """
     root = api_root(url)
     models = await _models(client, root)
-    pages = await _pages(client, root, _info_paths(arm))
+    pages = await _pages(client, _server_root(root), _info_paths(arm))
     engine = find_engine(arm.engine)
     if arm.engine == "openai":
         engine = find_engine(recognise(pages))
+    api = _api(root, engine)
+    if api != root and not models:
+        models = await _models(client, api)
+    model = _choose_model(arm, models or engine.read_server(pages).models, root)
+    probed = await _probe_request(client, arm, engine, api, model, say)
+    signed = recognise_fingerprint(probed[-1].system_fingerprint)
+    if engine.name == arm.engine == "openai" and signed:
+        engine = find_engine(signed)
+        probed = await _probe_request(client, arm, engine, api, model, say)
+    fields, thinking, cap, record = probed
     told, planned = engine.read_server(pages), engine.read_arm(arm)
-    model = _choose_model(arm, models or told.models, root)
     metrics_urls, metrics = await _metrics(client, engine, arm, root, model, say)
-    fields, thinking, cap, record = await _probe_request(client, arm, engine, root, model, say)
+    version = told.engine_version or _version_from(engine, record)
+    if argv:
+        _advise_args(engine, arm, version, say)
     facts = ArmFacts(
         name=arm.name,
         engine=engine.name,
         url=root,
         model=model,
         argv=argv,
-        engine_version=told.engine_version or _version_from(record),
+        engine_version=version,
         speculative_method=told.speculative_method or planned.speculative_method,
         num_speculative_tokens=told.num_speculative_tokens
         or planned.num_speculative_tokens
@@ -88,7 +100,7 @@ async def discover(
         arm=arm,
         engine=engine,
         facts=facts,
-        chat_url=api_url(root, CHAT_PATH),
+        chat_url=api_url(api, CHAT_PATH),
         fields=fields,
         thinking=thinking,
         max_tokens_field=cap,
@@ -101,6 +113,40 @@ def _info_paths(arm: Arm) -> tuple[str, ...]:
         return find_engine(arm.engine).info_paths
     paths = [path for engine in ENGINES.values() for path in engine.info_paths]
     return tuple(dict.fromkeys([*paths, "/metrics"]))
+
+
+def _server_root(root: str) -> str:
+    """Where health and information pages are: above an engine's own folder of the API."""
+    for engine in ENGINES.values():
+        if engine.api_prefix and root.endswith(engine.api_prefix):
+            return root.removesuffix(engine.api_prefix)
+    return root
+
+
+def _api(root: str, engine: Engine) -> str:
+    """Where `/v1/...` is: in the engine's own folder, unless the URL named it."""
+    return root if root.endswith(engine.api_prefix) else root + engine.api_prefix
+
+
+def _advise_args(
+    engine: Engine, arm: Arm, version: str | None, say: Callable[[Caution], None]
+) -> None:
+    """Say which arguments this version knows that would give better evidence.
+
+    They are not added by themselves: the version is known once the engine is up, and a restart
+    would make its arms differ in more than the plan says.
+    """
+    wanted = engine.optional_args(arm, version) if engine.optional_args and version else []
+    if wanted:
+        say(
+            Caution(
+                kind="better_evidence",
+                message=f"{arm.name}: {engine.title} {version} can count the drafts of each "
+                f"request; its counters are used. For more, add {' '.join(wanted)} to the "
+                "arm's args",
+                detail={"arm": arm.name, "args": wanted, "engine_version": version},
+            )
+        )
 
 
 async def _models(client: Client, root: str) -> tuple[str, ...]:
@@ -157,6 +203,11 @@ async def read_metrics(
         response = await client.fetch(url, timeout_s=20)
     except EngineError as error:
         raise MetricsError(error.message, error.hint) from error
+    if response.status in (401, 403):
+        raise MetricsError(
+            f"{url}: HTTP {response.status}, the metrics page asks for an API key",
+            "name the environment variable that holds it: --api-key-env NAME",
+        )
     if response.status != 200:
         raise MetricsError(f"{url}: HTTP {response.status}", engine.metrics_hint)
     return response, engine.read_metrics(response.text, model)
@@ -274,7 +325,7 @@ def _check_answer(record: RequestRecord, root: str) -> None:
     raise EngineError(f"{api_url(root, CHAT_PATH)}: a first request failed: {error.message}", hint)
 
 
-def _version_from(record: RequestRecord) -> str | None:
-    """vLLM's fingerprint is `vllm-<version>-...`; other servers' are taken as they are."""
-    fingerprint = record.system_fingerprint or ""
-    return fingerprint.split("-")[1] if fingerprint.startswith("vllm-") else None
+def _version_from(engine: Engine, record: RequestRecord) -> str | None:
+    """The version in the fingerprint, for engines that sign their answers with it."""
+    found = re.search(engine.fingerprint, record.system_fingerprint or "")
+    return found.groupdict().get("version") if engine.fingerprint and found else None

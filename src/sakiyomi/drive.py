@@ -11,16 +11,21 @@ import msgspec
 
 from sakiyomi.asking import Asking, run_pass
 from sakiyomi.client import Client, Timeouts
+from sakiyomi.differences import find_differences
 from sakiyomi.discover import Endpoint, discover
 from sakiyomi.engines import find_engine
-from sakiyomi.errors import EngineError
-from sakiyomi.launch import fill_command, free_port, launch
+from sakiyomi.errors import EngineError, NotComparable, SakiyomiError
+from sakiyomi.launch import Launched, check_alive, free_port, launch
 from sakiyomi.plan import Arm, Plan
 from sakiyomi.record import ArmFacts, Caution, RequestKey, RequestRecord, RunFacts
 from sakiyomi.scenario import Scenario
+from sakiyomi.start_command import start_command
 from sakiyomi.store import RunWriter
 from sakiyomi.terminal import Progress
 from sakiyomi.workload import Pass, make_nonce, opening, passes, shared_urls
+
+DEATH_GRACE_S = 2.0
+"""How long an engine that failed a request may take to end: its log then says why."""
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +59,8 @@ def finished_conversations(
 ) -> set[tuple[str, str, str, int, str]]:
     """Conversations that need no second try: all turns answered, or failed for good.
 
+    A request that was stopped or never reached a server is asked again.
+
     Keys are (arm, load, scenario, repeat, conversation).
     """
     num_turns = {
@@ -65,7 +72,7 @@ def finished_conversations(
     for record in records:
         key = record.key
         last = key.turn + 1 >= num_turns.get((key.scenario, key.conversation_id), 0)
-        if key.warmup or (record.error and record.error.kind == "cancelled"):
+        if key.warmup or (record.error and record.error.kind in ("cancelled", "connect")):
             continue
         if last or record.error:
             finished.add((key.arm, key.load, key.scenario, key.repeat, key.conversation_id))
@@ -83,6 +90,8 @@ async def measure(job: Job) -> RunFacts:
             await drive.run()
         except asyncio.CancelledError:
             drive.note(interrupted=True)
+        except SakiyomiError as error:
+            raise drive.with_folder(error) from error
         finally:
             job.progress.stop()
             job.writer.write_facts(job.facts)
@@ -113,7 +122,8 @@ class _Drive:
         self.job = job
         self.stopping = asyncio.Event()
         self.window = job.first_window
-        self.num_starts: dict[str, int] = {}
+        self.num_starts = {facts.name: facts.num_starts for facts in job.facts.arms}
+        self.launched: dict[str, Launched] = {}
         self.task = asyncio.current_task()
         self.said: set[tuple[str, str]] = set()
         self.salt_arms = shared_urls(job.plan.arms)
@@ -125,6 +135,14 @@ class _Drive:
             return
         self.stopping.set()
         self.job.progress.say("finishing what is in flight; Ctrl-C again stops now")
+
+    def with_folder(self, error: SakiyomiError) -> SakiyomiError:
+        """The error, and where what was measured before it is kept."""
+        if self.window == self.job.first_window:
+            return error
+        folder = self.job.writer.folder
+        kept = f"what was measured is kept; go on with: sakiyomi run --resume {folder}"
+        return type(error)(error.message, f"{error.hint}\n{kept}".strip())
 
     def note(self, **changes: Any) -> None:
         self.job.facts = msgspec.structs.replace(self.job.facts, **changes)
@@ -204,32 +222,64 @@ class _Drive:
                     api_key=connection.api_keys.get(arm.name),
                 )
             )
-            url, argv, start_s = arm.url, (), None
-            if url is None:
+            if arm.url is None:
                 launched = await stack.enter_async_context(self._launched(arm, client))
-                url, argv, start_s = launched.url, tuple(launched.argv), launched.start_s
-            endpoint = await discover(client, arm, url, argv=argv, say=self.say)
-            facts = msgspec.structs.replace(
-                endpoint.facts, start_s=start_s, num_starts=self.num_starts.get(arm.name, 0)
-            )
+                self.launched[arm.name] = launched
+                endpoint = await self._discover_launched(client, arm, launched)
+                facts = msgspec.structs.replace(
+                    endpoint.facts,
+                    start_s=launched.start_s,
+                    num_starts=self.num_starts[arm.name],
+                    device=None if _is_remote(arm) else self.job.facts.environment.device,
+                )
+            else:
+                endpoint = await discover(client, arm, arm.url, argv=(), say=self.say)
+                facts = endpoint.facts
+            self._check_comparable(facts)
             others = tuple(f for f in self.job.facts.arms if f.name != arm.name)
             self.note(arms=_in_plan_order((*others, facts), self.job.plan))
             self.job.writer.write_facts(self.job.facts)
             yield client, msgspec.structs.replace(endpoint, facts=facts)
 
+    async def _discover_launched(self, client: Client, arm: Arm, launched: Launched) -> Endpoint:
+        """Discover an engine of ours; if it dies of the first request, say what its log says."""
+        try:
+            return await discover(client, arm, launched.url, argv=launched.argv, say=self.say)
+        except EngineError as error:
+            await _await_death(launched)
+            raise EngineError(
+                f"arm {arm.name}: {error.message}", f"{error.hint}\nlog: {launched.log_path}"
+            ) from error
+
+    def _check_comparable(self, facts: ArmFacts) -> None:
+        """Refuse another version or device than the baseline's, or than the arm's own before."""
+        if self.job.facts.forced:
+            return
+        known = {arm.name: arm for arm in self.job.facts.arms}
+        for name in dict.fromkeys((facts.name, self.job.plan.arms[0].name)):
+            other = known.get(name)
+            forbidding = [d for d in find_differences(other, facts) if d.forbids] if other else []
+            if forbidding:
+                before = "before" if name == facts.name else name
+                raise NotComparable(
+                    f"{facts.name} against {before}: different "
+                    + ", ".join(one.words for one in forbidding),
+                    "use the same version and device for both, or measure all the same: --force",
+                )
+
+    def _check_alive(self, arm: str) -> None:
+        if arm in self.launched:
+            check_alive(self.launched[arm])
+
     def _launched(self, arm: Arm, client: Client) -> Any:
         engine = find_engine(arm.engine)
         number = self.num_starts[arm.name] = self.num_starts.get(arm.name, 0) + 1
         port = free_port()
-        if arm.command:
-            command = fill_command(arm, port)
-        elif engine.command:
-            command = engine.command(arm, port)
-        else:
-            raise EngineError(
-                f"{arm.name}: sakiyomi cannot launch {engine.title}",
-                "start it yourself and give its url, or give a command",
-            )
+        start = start_command(arm, port)
+        if start.config_text is not None:
+            path = self.job.writer.write_config(arm.name, number, start.config_text)
+            start = start_command(arm, port, str(path))
+        command = start.command
 
         async def healthy(url: str) -> bool:
             try:
@@ -240,7 +290,7 @@ class _Drive:
 
         self.job.progress.say(f"starting {arm.name}: {' '.join(command)[:200]}")
         return launch(
-            arm,
+            msgspec.structs.replace(arm, env=start.env),
             command=command,
             log_path=self.job.writer.log_path(arm.name, number),
             port=port,
@@ -250,6 +300,7 @@ class _Drive:
             ),
             start_timeout_s=arm.start_timeout_s,
             remedies=engine.log_remedies,
+            program=engine.program if not arm.command else "",
         )
 
     async def _warm_up(self, client: Client, endpoint: Endpoint) -> None:
@@ -295,12 +346,28 @@ class _Drive:
                 sampling=scenario.sampling,
                 run_id=self.job.facts.run_id,
                 salt=this.arm if self.salt_arms else "",
+                start=self.num_starts.get(this.arm, 0),
+                check_alive=lambda: self._check_alive(this.arm),
                 writer=self.job.writer,
                 progress=self.job.progress,
                 stopping=self.stopping,
                 say=self.say,
             )
             await run_pass(asking, todo, self.job.plan.seed)
+            self._check_alive(this.arm)
+
+
+async def _await_death(launched: Launched) -> None:
+    """Give an engine that failed a request time to end. Raises EngineError when it does."""
+    until = time.monotonic() + DEATH_GRACE_S
+    while time.monotonic() < until:
+        check_alive(launched)
+        await asyncio.sleep(0.1)
+
+
+def _is_remote(arm: Arm) -> bool:
+    """Launched through ssh: its device is not this machine's."""
+    return bool(arm.command) and arm.command[0].rsplit("/", 1)[-1] == "ssh"
 
 
 def _in_plan_order(arms: tuple[ArmFacts, ...], plan: Plan) -> tuple[ArmFacts, ...]:

@@ -60,6 +60,8 @@ class RequestKey(Fact, frozen=True):
     scheduled_at_s: float
     window: int = 0
     """Which pair of snapshots brackets it: one pass of a repeat, or of its resumption."""
+    start: int = 0
+    """Which start of a launched engine answered it, from 1; 0: attached."""
     warmup: bool = False
 
 
@@ -277,3 +279,5 @@ class RunFacts(Fact, frozen=True):
     """Set by `--until-established`; None: looked at once, at its end."""
     finished: bool = False
     interrupted: bool = False
+    forced: bool = False
+    """Compared although version or device differ (--force)."""

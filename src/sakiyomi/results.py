@@ -69,6 +69,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     repeats: list[dict[str, Any]]
     """Per repeat: {"repeat", "decode_tokens_per_s", "ttft_s"} medians: what drift looks like."""
     cautions: list[Caution]
+    starts: list[dict[str, Any]] = []
+    """Per start of a launched engine: {"start", "num_requests", "decode_tokens_per_s"}: what a
+    restart changes. Empty for an attached one."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):

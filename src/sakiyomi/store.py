@@ -168,6 +168,12 @@ class RunWriter:
         """Where the log of an engine that sakiyomi launches goes."""
         return self.folder / f"engine-{slug(arm)}-{number}.log"
 
+    def write_config(self, arm: str, number: int, text: str) -> Path:
+        """Write the config file of an engine that sakiyomi launches, beside its log."""
+        name = f"engine-{slug(arm)}-{number}.config"
+        self._replace(name, text.encode())
+        return (self.folder / name).resolve()
+
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
@@ -200,6 +206,11 @@ class RunReader:
     def snapshots(self) -> Iterator[Snapshot]:
         """The metrics pages as recorded."""
         return _read_lines(self.folder / "snapshots.jsonl", Snapshot)
+
+    def plan_text(self) -> str | None:
+        """`plan.toml` as used; None where there is none."""
+        path = self.folder / "plan.toml"
+        return path.read_text(encoding="utf-8") if path.exists() else None
 
     def logs(self) -> dict[str, str]:
         """The last 200 kB of each launched engine's log, by file name."""

@@ -79,3 +79,15 @@ def recognise(pages: Mapping[str, str]) -> str:
     }
     best = max(shown, key=lambda name: shown[name])
     return best if shown[best] else "openai"
+
+
+def recognise_fingerprint(fingerprint: str | None) -> str | None:
+    """The name of the engine that signs its answers so, or None."""
+    return next(
+        (
+            name
+            for name, engine in ENGINES.items()
+            if fingerprint and engine.fingerprint and re.search(engine.fingerprint, fingerprint)
+        ),
+        None,
+    )

@@ -162,6 +162,8 @@ DIALECTS: dict[str, Dialect] = {
             paths=(
                 "/v3/chat/completions",
                 "/v3/completions",
+                "/v3/v1/chat/completions",
+                "/v3/v1/completions",
                 "/v1/chat/completions",
                 "/v1/completions",
             ),
