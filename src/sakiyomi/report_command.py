@@ -49,25 +49,39 @@ def show(report: Report, arguments: argparse.Namespace) -> int:
 
 def history_command(arguments: argparse.Namespace) -> int:
     """The runs on this machine, newest first."""
-    runs = [
-        {
-            "run": reader.folder.name,
-            "created": reader.facts.created,
-            "name": reader.facts.plan.name,
-            "arms": [arm.name for arm in reader.facts.plan.arms],
-            "scenarios": [ref.name for ref in reader.facts.plan.scenarios],
-            "finished": reader.facts.finished,
-            "folder": str(reader.folder),
-        }
-        for reader in store.history()
-    ]
+    runs = [_row(reader) for reader in store.history()]
     if arguments.json:
         terminal.write(msgspec.json.format(msgspec.json.encode(runs)).decode())
         return 0
     if not runs:
         terminal.write("no runs yet: sakiyomi run")
     for run in runs:
-        mark = "" if run["finished"] else "   (unfinished: sakiyomi run --resume)"
-        arms, scenarios = " ".join(run["arms"]), " ".join(run["scenarios"])
-        terminal.write(f"{run['created'][:16]}  {run['run']}  {arms}  {scenarios}{mark}")
+        mark = "" if run.finished else "   (unfinished: sakiyomi run --resume)"
+        arms, scenarios = " ".join(run.arms), " ".join(run.scenarios)
+        terminal.write(f"{run.created[:16]}  {run.run}  {arms}  {scenarios}{mark}")
     return 0
+
+
+class HistoryRow(msgspec.Struct, frozen=True):
+    """A run as the history shows it."""
+
+    run: str
+    created: str
+    name: str
+    arms: list[str]
+    scenarios: list[str]
+    finished: bool
+    folder: str
+
+
+def _row(reader: RunReader) -> HistoryRow:
+    facts = reader.facts
+    return HistoryRow(
+        run=reader.folder.name,
+        created=facts.created,
+        name=facts.plan.name,
+        arms=[arm.name for arm in facts.plan.arms],
+        scenarios=[ref.name for ref in facts.plan.scenarios],
+        finished=facts.finished,
+        folder=str(reader.folder),
+    )

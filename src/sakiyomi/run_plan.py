@@ -37,21 +37,7 @@ def plan_from_flags(flags: RunFlags, embedded_arms: Sequence[Arm]) -> Plan:
     """The plan that the flags mean: attached arms, or the embedded engine's two."""
     arms = list(_attached(flags)) if flags.urls else list(embedded_arms)
     names = flags.scenarios or (URL_SCENARIOS if flags.urls else EMBEDDED_SCENARIOS)
-    limits: dict[str, int | None] = {
-        "max_tokens": flags.max_tokens,
-        "num_requests": flags.num_requests,
-    }
-    if not flags.urls:
-        limits["max_tokens"] = flags.max_tokens or EMBEDDED_MAX_TOKENS
-        limits["num_requests"] = flags.num_requests or EMBEDDED_REQUESTS
-    elif not flags.num_requests:
-        limits["num_conversations"] = URL_CONVERSATIONS
-    refs = [
-        ScenarioRef(name=re.sub(r"^.*[/\\]|\.jsonl$", "", name), file=name, **_own(limits))
-        if name.endswith(".jsonl")
-        else ScenarioRef(name=name, **limits)
-        for name in names
-    ]
+    refs = [_scenario_ref(name, flags) for name in names]
     plan = Plan(
         name=flags.name or _name(flags),
         arms=tuple(arms),
@@ -62,9 +48,21 @@ def plan_from_flags(flags: RunFlags, embedded_arms: Sequence[Arm]) -> Plan:
     return parse_plan(msgspec.to_builtins(plan), "flags")
 
 
-def _own(limits: dict[str, int | None]) -> dict[str, int | None]:
-    """An own file is used whole unless a flag says otherwise."""
-    return {key: value for key, value in limits.items() if key != "num_conversations"}
+def _scenario_ref(name: str, flags: RunFlags) -> ScenarioRef:
+    """A built-in scenario, cut to a few minutes; or an own file, whole unless a flag cuts it."""
+    cap, num_requests = flags.max_tokens, flags.num_requests
+    if not flags.urls:
+        cap, num_requests = cap or EMBEDDED_MAX_TOKENS, num_requests or EMBEDDED_REQUESTS
+    if name.endswith(".jsonl"):
+        stem = re.sub(r"^.*[/\\]|\.jsonl$", "", name)
+        return ScenarioRef(name=stem, file=name, max_tokens=cap, num_requests=num_requests)
+    num_conversations = None if num_requests else URL_CONVERSATIONS
+    return ScenarioRef(
+        name=name,
+        max_tokens=cap,
+        num_requests=num_requests,
+        num_conversations=num_conversations,
+    )
 
 
 def override(plan: Plan, flags: RunFlags) -> Plan:

@@ -108,7 +108,7 @@ def test_a_full_disk_says_what_is_kept(monkeypatch):
 
     writer.close()
     monkeypatch.setitem(writer._files, "requests.jsonl", Full())
-    with pytest.raises(StoreError, match="No space left.*kept") as caught:
+    with pytest.raises(StoreError, match=r"No space left.*kept") as caught:
         writer.append(record(2))
     assert "--resume" in caught.value.hint
 
@@ -138,7 +138,7 @@ def test_a_newer_format_is_refused_and_newer_keys_are_read(tmp_path):
     path.write_text(json.dumps({**raw, "a_key_of_the_future": 1}))
     assert store.RunReader(writer.folder).facts == facts()
     path.write_text(json.dumps({**raw, "format": RUN_FORMAT + 1}))
-    with pytest.raises(StoreError, match="upgrade|format"):
+    with pytest.raises(StoreError, match=r"upgrade|format"):
         store.RunReader(writer.folder)
 
 

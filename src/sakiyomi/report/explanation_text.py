@@ -70,7 +70,8 @@ def above_ceiling(explanation: Explanation) -> list[str]:
     """A measured speed above a measured ceiling is a defect of the model, and said."""
     return [
         f"{step.scenario} x {step.arm}: {step.attained_measured:.0%} of the measured ceiling "
-        "cannot be: the bytes counted or the bandwidth measured are wrong. Do not trust this explanation."
+        "cannot be: the bytes counted or the bandwidth measured are wrong. Do not trust this "
+        "explanation."
         for step in explanation.steps
         if step.attained_measured is not None and step.attained_measured > 1
     ]

@@ -38,6 +38,11 @@ def short_interval(value: Estimate | None, scale: float = 1.0) -> str:
     return f"{point} ({ends[0]}-{ends[1]})"
 
 
+def point(value: Estimate | None) -> str:
+    """The point alone."""
+    return "-" if value is None else number(value.point)
+
+
 def percent(value: Estimate | None) -> str:
     """`36% (28-44)`."""
     if value is None:

@@ -1,20 +1,23 @@
 """The report for a terminal: first the answer, then how far to trust it, then what to do next."""
 
 import textwrap
+from collections.abc import Callable
 
 from rich.cells import cell_len
 
 from sakiyomi.report import format as fmt
 from sakiyomi.results import Cell, Report
+from sakiyomi.stats import Estimate
 
+Form = Callable[[Estimate | None], str]
 HEADER = ("scenario", "arm", "decode tok/s", "TTFT ms", "accepted", "tok/step", "speedup")
 
 
 def render(report: Report, width: int = 80) -> str:
     """The whole report, `width` columns wide; wide characters count two."""
-    lines = [fmt.title(report), ""]
+    lines = [*_wrapped([fmt.title(report)], width, ""), ""]
     if report.provenance != "measured":
-        lines[1:1] = ["published numbers, not measured here"]
+        lines.insert(-1, "published numbers, not measured here")
     many_loads = len({cell.load.label for cell in report.cells}) > 1
     for label in dict.fromkeys(cell.load.label for cell in report.cells):
         if many_loads:
@@ -29,6 +32,22 @@ def render(report: Report, width: int = 80) -> str:
 
 
 def _table(report: Report, cells: list[Cell], width: int) -> list[str]:
+    """The widest form that fits: intervals written out, then short, then points alone."""
+    lines: list[str] = []
+    for rate, ratio in (
+        (fmt.short_interval, fmt.estimate),
+        (fmt.short_interval, fmt.short_interval),
+        (fmt.point, fmt.short_interval),
+    ):
+        lines = _align(*_rows(report, cells, rate, ratio), width)
+        if max(cell_len(line) for line in lines) <= width:
+            break
+    return lines
+
+
+def _rows(
+    report: Report, cells: list[Cell], rate: Form, ratio: Form
+) -> tuple[list[tuple[str, ...]], list[str]]:
     rows: list[tuple[str, ...]] = [HEADER]
     verdicts = [""]
     previous = None
@@ -39,16 +58,16 @@ def _table(report: Report, cells: list[Cell], width: int) -> list[str]:
             (
                 cell.scenario if cell.scenario != previous else "",
                 cell.arm,
-                fmt.tokens_mark(cell) + fmt.short_interval(cell.decode_tokens_per_s),
+                fmt.tokens_mark(cell) + rate(cell.decode_tokens_per_s),
                 fmt.milliseconds(cell.ttft_s),
                 fmt.percent(cell.acceptance.draft_acceptance_rate) if cell.acceptance else "-",
                 fmt.number(cell.tokens_per_step.point) if cell.tokens_per_step else "-",
-                "1" if is_baseline else fmt.estimate(compared.ratio if compared else None),
+                "1" if is_baseline else ratio(compared.ratio if compared else None),
             )
         )
         verdicts.append("" if is_baseline else fmt.verdict(compared))
         previous = cell.scenario
-    return _align(rows, verdicts, width)
+    return rows, verdicts
 
 
 def _align(rows: list[tuple[str, ...]], verdicts: list[str], width: int) -> list[str]:
@@ -109,8 +128,8 @@ def _cautions(report: Report, width: int) -> list[str]:
         for caution in cell.cautions:
             about.setdefault(caution.message, []).append(where)
     texts = []
-    for message, where in about.items():
-        names = "every cell" if len(where) == len(report.cells) > 1 else ", ".join(where)
+    for message, cells in about.items():
+        names = "every cell" if len(cells) == len(report.cells) > 1 else ", ".join(cells)
         texts.append(f"{names}: {message}" if names else message)
     return ["", *_wrapped(texts, width, "! ")] if texts else []
 
