@@ -50,51 +50,53 @@ def as_text(pieces: Iterable[Piece]) -> str:
 
 
 def _from_marks(record: RequestRecord, marks: Sequence[steps.MarkGroup]) -> list[Piece]:
-    """One event a token: position i of a step is its i-th draft token, the last one its own."""
+    """Events of one mark are a step: its i-th is the i-th draft token, the last one its own.
+
+    Where text was held back a step has fewer events than tokens: they are marked as a whole.
+    """
     pieces: list[Piece] = []
-    group = -1
-    seen = 0
-    previous: float | None = None
-    for index, mark_ms in enumerate(record.event_step_mark):
-        if index == 0 or mark_ms != previous:
-            group, seen, previous = group + 1, 0, mark_ms
-        tokens = record.event_tokens[index] if index < len(record.event_tokens) else 1
-        tokens = 1 if tokens is None else tokens
-        told = marks[group]
-        is_prefill = group == 0 and told.num_draft_tokens == 0
-        mark, position = _token_mark(told, seen, tokens, is_prefill=is_prefill)
-        seen += tokens
-        pieces.append(
-            Piece(
-                record.event_text[index],
-                mark,
-                group,
-                _after_ms(record, index),
-                tokens,
-                position,
-                None if is_prefill else told.num_accepted_tokens,
-                None if is_prefill else told.num_draft_tokens,
-                record.event_kind[index],
+    events = _events_by_group(record.event_step_mark)
+    for number, (indices, told) in enumerate(zip(events, marks, strict=True)):
+        is_prefill = number == 0 and told.num_draft_tokens == 0
+        one_each = len(indices) == told.num_tokens
+        for place, index in enumerate(indices, start=1):
+            mark: Mark = "first" if is_prefill else _mark(told, place if one_each else None)
+            pieces.append(
+                Piece(
+                    record.event_text[index],
+                    mark,
+                    number,
+                    _after_ms(record, index),
+                    1 if one_each else told.num_tokens * (place == 1),
+                    place if mark == "accepted" else None,
+                    None if is_prefill or mark == "unknown" else told.num_accepted_tokens,
+                    None if is_prefill or mark == "unknown" else told.num_draft_tokens,
+                    record.event_kind[index],
+                )
             )
-        )
     return pieces
 
 
-def _token_mark(
-    told: steps.MarkGroup, seen: int, tokens: int, *, is_prefill: bool
-) -> tuple[Mark, int | None]:
-    if is_prefill:
-        return "first", None
-    if told.num_tokens > told.num_accepted_tokens + 1:
-        # steps that were held back are in this one's events: only a draft-free group is clear
-        return ("plain" if told.num_draft_tokens == 0 else "unknown"), None
-    if seen + tokens <= told.num_accepted_tokens:
-        return "accepted", seen + tokens
-    if seen < told.num_accepted_tokens:
-        return "step", None  # one event with accepted drafts and the token after them
+def _events_by_group(step_mark: Sequence[float | None]) -> list[list[int]]:
+    groups: list[list[int]] = []
+    for index, mark in enumerate(step_mark):
+        if index == 0 or mark != step_mark[index - 1]:
+            groups.append([])
+        groups[-1].append(index)
+    return groups
+
+
+def _mark(told: steps.MarkGroup, place: int | None) -> Mark:
+    """How the token at `place` of a step came; None: its events are not its tokens one by one."""
     if told.num_draft_tokens == 0:
-        return "plain", None
-    return ("bonus" if told.num_accepted_tokens == told.num_draft_tokens else "corrected"), None
+        return "plain"
+    if told.num_tokens > told.num_accepted_tokens + 1:
+        return "unknown"  # tokens of a step that was held back are among them
+    if place is None:
+        return "step"
+    if place <= told.num_accepted_tokens:
+        return "accepted"
+    return "bonus" if told.num_accepted_tokens == told.num_draft_tokens else "corrected"
 
 
 def _from_chunks(record: RequestRecord, found: Sequence[Step], facts: ArmFacts) -> list[Piece]:

@@ -26,6 +26,7 @@ def fill_report(report: Report, reader: RunReader, *, with_requests: bool = Fals
         curves=speed_curves(report),
         segments=find_segments(reader.facts, reader.records()),
         requests=requests,
+        plan_toml=reader.plan_text(),
     )
 
 

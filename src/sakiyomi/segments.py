@@ -228,6 +228,8 @@ def _largest(rates: list[SegmentRate]) -> list[int]:
     clear = []
     for index, rate in enumerate(rates):
         found = rate.difference
+        if rate.scenario == ALL:  # kinds of work differ in more than one thing
+            continue
         if found is None or found.low is None or found.high is None:
             continue
         if found.low > 0 or found.high < 0:

@@ -1,0 +1,268 @@
+"""The sections of the page around the table: verdicts, filters, explanation, environment."""
+
+from typing import Any
+
+from sakiyomi.report import format as fmt
+from sakiyomi.report.explanation_ja import change_ja, sentences_ja
+from sakiyomi.report.html_table import caution_item
+from sakiyomi.report.html_text import Words, escape
+from sakiyomi.results import Comparison, Report
+
+LEVERS_OF_A_PATH = 8
+
+
+def header(report: Report, words: Words) -> str:
+    """Name, engine, device, how much was measured."""
+    environment = report.environment
+    facts = [
+        " ".join(str(environment[k]) for k in ("engine", "engine_version") if environment.get(k)),
+        str(environment.get("device") or environment.get("cpu") or ""),
+        words.texts["repeats" if report.num_repeats > 1 else "repeat"].format(n=report.num_repeats),
+    ]
+    num_requests = sum(cell.num_requests for cell in report.cells)
+    if num_requests:
+        facts.append(words.texts["requests"].format(n=num_requests))
+    facts.append(report.created[:16].replace("T", " "))
+    note = "" if report.provenance == "measured" else f'<p class="note">{words("published")}</p>'
+    line = " · ".join(escape(fact) for fact in facts if fact)
+    return f'<header><h1>{escape(report.name)}</h1><p class="facts">{line}</p>{note}</header>'
+
+
+def verdicts(report: Report, words: Words) -> str:
+    """Each path in a sentence, the fastest arm first."""
+    cards = []
+    for scenario in dict.fromkeys(cell.scenario for cell in report.cells):
+        compared = [
+            c
+            for c in report.comparisons
+            if c.scenario == scenario and c.metric == "decode_tokens_per_s" and c.ratio
+        ]
+        compared.sort(key=lambda c: -(c.ratio.point if c.ratio else 0.0))
+        lines = "".join(_verdict(report, one, words) for one in compared)
+        if not compared:
+            cell = next(c for c in report.cells if c.scenario == scenario)
+            speed = fmt.number(cell.decode_tokens_per_s.point) if cell.decode_tokens_per_s else "–"
+            lines = f"<p>{words('baseline_only', arm=cell.arm, speed=speed)}</p>"
+        cards.append(
+            f'<article class="path" data-scenario="{escape(scenario)}">'
+            f"<h3>{escape(scenario)}</h3>{lines}</article>"
+        )
+    decision = ""
+    summary = (report.decision or {}).get("summary") or []
+    if summary:
+        texts = "".join(f"<li>{escape(text)}</li>" for text in summary)
+        decision = (
+            f'<div class="decision"><h3>{words("decision")}</h3><ul lang="en">{texts}</ul></div>'
+        )
+    return (
+        f'<section id="section-verdict"><h2>{words("verdict")}</h2>'
+        f'<div class="paths">{"".join(cards)}</div>{decision}</section>'
+    )
+
+
+def _verdict(report: Report, one: Comparison, words: Words) -> str:
+    assert one.ratio is not None
+    cell = next(
+        (
+            c
+            for c in report.cells
+            if (c.scenario, c.arm, c.load) == (one.scenario, one.arm, one.load)
+        ),
+        None,
+    )
+    text = words(
+        "sentence",
+        arm=one.arm,
+        baseline=one.baseline,
+        ratio=words.plain_interval(one.ratio),
+        verdict=words.texts[one.verdict],
+    )
+    rate = cell.acceptance.draft_acceptance_rate if cell and cell.acceptance else None
+    if rate is not None and one.break_even_rate is not None:
+        text += " " + words(
+            "sentence_gates",
+            rate=words.plain_percent(rate),
+            gate=words.plain_percent(one.break_even_rate),
+        )
+    elif rate is not None:
+        text += " " + words("sentence_rate", rate=words.plain_percent(rate))
+    load = ""
+    if len({c.load.label for c in report.cells}) > 1:
+        load = f'<span class="load">{escape(one.load.label)}</span>'
+    return (
+        f'<p class="line" data-arm="{escape(one.arm)}" data-load="{escape(one.load.label)}">'
+        f'<span class="ratio">×{fmt.number(one.ratio.point)}</span>'
+        f'<span class="verdict {one.verdict}">{words(one.verdict)}</span>{load}'
+        f'<span class="text">{text}</span></p>'
+    )
+
+
+def filters(report: Report, words: Words) -> str:
+    """Buttons that choose scenarios, arms and loads for everything below."""
+    groups = []
+    for key, values in (
+        ("scenario", [cell.scenario for cell in report.cells]),
+        ("arm", [cell.arm for cell in report.cells]),
+        ("load", [cell.load.label for cell in report.cells]),
+    ):
+        names = list(dict.fromkeys(values))
+        if len(names) < 2:
+            continue
+        buttons = "".join(
+            f'<button type="button" class="chip" aria-pressed="true" data-filter="{key}" '
+            f'data-value="{escape(name)}">'
+            + (f'<i class="swatch" data-arm-color="{escape(name)}"></i>' if key == "arm" else "")
+            + f"{escape(name)}</button>"
+            for name in names
+        )
+        groups.append(
+            f'<div class="group" role="group" aria-label="{words(f"{key}s")}">'
+            f'<span class="label">{words(f"{key}s")}</span>{buttons}</div>'
+        )
+    if not groups:
+        return ""
+    return f'<nav class="filters" aria-label="{words("filter")}">{"".join(groups)}</nav>'
+
+
+def segment_summary(report: Report, words: Words) -> str:
+    """The largest differences; the script writes the sentences in the page's language."""
+    found = report.segments
+    if found is None or not found.largest:
+        return ""
+    return (
+        f'<section id="section-largest"><h3>{words("largest", n=found.num_compared)}</h3>'
+        f'<ul id="largest">{"".join(f"<li>{escape(t)}</li>" for t in found.summary)}</ul></section>'
+    )
+
+
+def explanation(report: Report, words: Words) -> str:
+    """What bytes say, in sentences, then the levers in a table."""
+    content = report.explanation
+    if not content:
+        return ""
+    if words.lang == "ja":
+        texts = sentences_ja(content)
+    else:
+        summary = content.get("summary", [])
+        texts = [t for t in summary if not t.startswith(("What if", "- "))]
+    unknown = [f"{arm}: {reason}" for arm, reason in content.get("unknown", {}).items()]
+    body = "".join(f"<p>{escape(text)}</p>" for text in texts)
+    body += "".join(f'<p class="note">{escape(text)}</p>' for text in unknown)
+    levers = _levers(content.get("what_if", []), words)
+    if not body and not levers:
+        return ""
+    return (
+        f'<section id="section-explanation"><h2>{words("explanation")}</h2>{body}{levers}</section>'
+    )
+
+
+def _levers(levers: list[dict[str, Any]], words: Words) -> str:
+    rows = []
+    for scenario in dict.fromkeys(lever["scenario"] for lever in levers):
+        mine = [one for one in levers if one["scenario"] == scenario and one["gain"] > 0]
+        for one in mine[:LEVERS_OF_A_PATH]:
+            change, assumption = one["change"], one["assumption"]
+            if words.lang == "ja":
+                change, assumption = change_ja(change), change_ja(assumption)
+            gain = f"{one['gain']:+.0%}"
+            if one.get("gain_low") is not None and f"{one['gain_low']:+.0%}" != gain:
+                gain = f"{one['gain_low']:+.0%} … {gain}"
+            if not one["lossless"]:
+                change += f" ({words.texts['changes_model']})"
+            rows.append(
+                f'<tr data-scenario="{escape(scenario)}" data-arm="{escape(one["arm"])}">'
+                + "".join(
+                    f'<td data-label="{words(head)}">{escape(value)}</td>'
+                    for head, value in (
+                        ("scenario", scenario),
+                        ("arm", one["arm"]),
+                        ("change", change),
+                        ("gain", gain),
+                        ("up_to", fmt.number(one["tokens_per_s"])),
+                        ("assumes", assumption),
+                    )
+                )
+                + "</tr>"
+            )
+    if not rows:
+        return ""
+    heads = "".join(
+        f"<th>{words(h)}</th>" for h in ("scenario", "arm", "change", "gain", "up_to", "assumes")
+    )
+    return (
+        f"<details><summary>{words('what_if')}</summary><div class='scroll'>"
+        f'<table class="plain"><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody>'
+        "</table></div></details>"
+    )
+
+
+def conversations(report: Report, words: Words) -> str:
+    """The place where the script lists requests and shows answers."""
+    found = report.requests
+    if found is None:
+        return ""
+    notes = [words("note_list")]
+    num_rows = sum(not row.warmup for row in found.rows)
+    if num_rows < found.num_requests:
+        notes.append(words("rows_cut", kept=num_rows, all=found.num_requests))
+    if found.num_answers < found.num_requests:
+        notes.append(words("list_cut", kept=found.num_answers, all=found.num_requests))
+    return (
+        f'<section id="section-list"><h2>{words("list")}</h2>'
+        f'<p class="note">{"<br>".join(notes)}</p>'
+        f'<div id="requests"></div><noscript><p class="note">{words("no_script")}</p></noscript>'
+        "</section>"
+    )
+
+
+def run_cautions(report: Report, words: Words) -> str:
+    """Cautions about the whole run."""
+    if not report.cautions:
+        return ""
+    items = "".join(caution_item(caution, words) for caution in report.cautions)
+    return (
+        f'<section id="section-cautions"><h2>{words("cautions")}</h2>'
+        f"<h3>{words('cautions_run')}</h3><ul>{items}</ul></section>"
+    )
+
+
+def environment(report: Report, words: Words) -> str:
+    """The machine, the engines' commands, the plan and how to run it again."""
+    facts = "".join(
+        f"<dt>{words.name(key)}</dt><dd>{escape(value)}</dd>"
+        for key, value in report.environment.items()
+        if value not in (None, "")
+    )
+    commands = ""
+    for arm in report.arms:
+        if arm.get("argv"):
+            title = words("engine_command", arm=arm["name"])
+            commands += f"<h3>{title}</h3>{_code(' '.join(map(_quote, arm['argv'])), words)}"
+    again = ""
+    if report.plan_toml:
+        again = (
+            f"<p>{words('reproduce_note')}</p>{_code('sakiyomi run plan.toml', words)}"
+            f"<details><summary>plan.toml</summary>{_code(report.plan_toml, words)}</details>"
+        )
+    command = f"sakiyomi report {_quote(report.run)} -o report.html --lang {words.lang}"
+    version = report.environment.get("tool_version") or ""
+    return (
+        f'<section id="section-environment"><h2>{words("environment")}</h2><dl>{facts}</dl>'
+        f"{commands}<h2>{words('reproduce')}</h2>{again}"
+        f"<p>{words('reproduce_folder')}</p>{_code(command, words)}"
+        f"</section><footer>{words('made_by', version=version)} · "
+        f"{words('run_label')} {escape(report.run)}</footer>"
+    )
+
+
+def _code(text: str, words: Words) -> str:
+    return (
+        f'<div class="code"><pre tabindex="0"><code>{escape(text)}</code></pre>'
+        f'<button type="button" class="copy">{words("copy")}</button></div>'
+    )
+
+
+def _quote(text: str) -> str:
+    """A word for a POSIX shell."""
+    safe = all(c.isalnum() or c in "@%+=:,./-_" for c in text)
+    return text if safe and text else "'" + text.replace("'", "'\"'\"'") + "'"

@@ -1,0 +1,82 @@
+// Filters, redrawing, copy buttons.
+function redraw(names = Object.keys(CHARTS)) {
+  for (const name of names) {
+    const place = document.getElementById(`chart-${name}`);
+    const controls = document.getElementById(`controls-${name}`);
+    place.replaceChildren();
+    controls.replaceChildren();
+    place.classList.remove("wide");
+    if (!CHARTS[name](place, controls)) place.append(html("p", { class: "note" }, W.no_data));
+  }
+  hideTip();
+}
+
+function update() {
+  for (const chip of document.querySelectorAll(".chip"))
+    chip.setAttribute("aria-pressed", String(CHOICE[chip.dataset.filter].has(chip.dataset.value)));
+  for (const node of document.querySelectorAll("tr[data-scenario], .path[data-scenario], .line[data-arm]")) {
+    const { scenario, arm, load } = node.dataset;
+    node.hidden = (scenario !== undefined && !CHOICE.scenario.has(scenario))
+      || (arm !== undefined && !CHOICE.arm.has(arm)) || (load !== undefined && !CHOICE.load.has(load));
+  }
+  redraw();
+  listRequests();
+}
+
+function toggle(chip) { // all -> one -> more; the last one taken away shows all again
+  const chosen = CHOICE[chip.dataset.filter];
+  const all = [...document.querySelectorAll(`.chip[data-filter="${chip.dataset.filter}"]`)]
+    .map((other) => other.dataset.value);
+  if (chosen.size === all.length) {
+    chosen.clear();
+    chosen.add(chip.dataset.value);
+  } else if (chosen.has(chip.dataset.value)) chosen.delete(chip.dataset.value);
+  else chosen.add(chip.dataset.value);
+  if (!chosen.size) all.forEach((value) => chosen.add(value));
+  update();
+}
+
+function writeLargest() {
+  const list = document.getElementById("largest");
+  if (!list || LANG === "en") return;
+  list.replaceChildren(...R.segments.largest.map((index) => {
+    const r = R.segments.rates[index], d = r.difference;
+    return html("li", {}, `${r.scenario} × ${r.arm}、${dimensionName(r.dimension)}「${named(r.segment)}」：`
+      + `採択率 ${interval(r.rate, percent)}、${W.difference} ${interval(d, (v) => `${v > 0 ? "+" : ""}${(v * 100).toFixed(0)}`)} ${W.points}`);
+  }));
+}
+
+for (const cell of R.cells) {
+  CHOICE.scenario.add(cell.scenario);
+  CHOICE.arm.add(cell.arm);
+  CHOICE.load.add(loadLabel(cell.load));
+}
+for (const swatch of document.querySelectorAll("[data-arm-color]"))
+  swatch.style.background = color(swatch.dataset.armColor);
+for (const chip of document.querySelectorAll(".chip"))
+  chip.addEventListener("click", () => toggle(chip));
+for (const button of document.querySelectorAll("button.open"))
+  button.addEventListener("click", () =>
+    openConversations(button.dataset.scenario, button.dataset.arm, button.dataset.load));
+for (const button of document.querySelectorAll("button.copy"))
+  button.addEventListener("click", async () => {
+    const text = button.parentElement.querySelector("code").textContent;
+    try { await navigator.clipboard.writeText(text); } catch {
+      const range = document.createRange();
+      range.selectNodeContents(button.parentElement.querySelector("code"));
+      getSelection().removeAllRanges();
+      getSelection().addRange(range);
+    }
+    button.textContent = W.copied;
+  });
+const largest = document.getElementById("section-largest");
+if (largest) document.getElementById("section-segments").append(largest);
+writeLargest();
+update();
+let lastWidth = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth === lastWidth) return;
+  lastWidth = innerWidth;
+  redraw();
+});
+addEventListener("beforeprint", () => redraw());
