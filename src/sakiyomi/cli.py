@@ -149,6 +149,8 @@ def _bytes_arguments(parser: argparse.ArgumentParser) -> None:
     add("--k", type=int, metavar="N", help="draft length (plain and 1 to 8)")
     add("--assume-bits", type=float, metavar="B", help="bits per weight of unknown tensor types")
     add("--measure", action="store_true", help="measure this machine's read bandwidth")
+    add("--kv-bits", type=float, metavar="B", help="bits of a KV cache element (the model's own)")
+    add("--draft", metavar="MODEL", help="a draft model or EAGLE head beside the first model")
     _json(parser)
 
 
@@ -165,6 +167,8 @@ def _bytes(arguments: Arguments) -> int:
         assume_bits=arguments.assume_bits,
         measure=arguments.measure,
         json=arguments.json,
+        kv_bits=arguments.kv_bits,
+        draft=arguments.draft,
     )
     write(text.rstrip("\n"))
     return 0
