@@ -183,7 +183,7 @@ def _is_langfuse(entry: Mapping[str, Any]) -> bool:
 _FORMATS: tuple[
     tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], Sequence[Logged]]], ...
 ] = (
-    (lambda e: "resourceSpans" in e or "resourceLogs" in e, read_otlp),
+    (lambda e: any(k in e for k in ("resourceSpans", "resourceLogs", "logRecords")), read_otlp),
     (_is_batch_output, _batch_output),
     (lambda e: "custom_id" in e and isinstance(e.get("body"), dict), _batch_input),
     (_is_langfuse, read_langfuse),

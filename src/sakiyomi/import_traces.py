@@ -18,8 +18,8 @@ NO_CONTENT = "a span without its messages"
 
 
 def read_otlp(entry: Mapping[str, Any]) -> Sequence[Logged]:
-    """A message of OTLP/JSON, as the collector's file exporter writes one per line."""
-    found: list[Logged] = []
+    """A message of OTLP/JSON (a line of the collector's file exporter), or a scope's records."""
+    found: list[Logged] = _log_records(entry.get("logRecords") or ())
     for resource in entry.get("resourceSpans") or ():
         for scope in resource.get("scopeSpans") or ():
             for span in scope.get("spans") or ():

@@ -16,12 +16,13 @@ MAX_ENTRY_BYTES = 64 * 1024 * 1024
 
 CONTAINERS = frozenset(
     {"data", "rows", "items", "records", "results", "logs", "spend_logs", "requests", "dataset"}
-    | {"observations", "generations", "traces", "spans", "logRecords"}
+    | {"observations", "generations", "traces", "spans", "scopeLogs"}
 )
 """Keys of an object that wraps a whole export; the elements of their arrays are the entries."""
 
-NESTED = frozenset({"resourceSpans", "scopeSpans", "resourceLogs", "scopeLogs"})
-"""OTLP/JSON: arrays whose objects wrap further arrays (OpenTelemetry protocol, JSON encoding)."""
+NESTED = frozenset({"resourceSpans", "scopeSpans", "resourceLogs"})
+"""OTLP/JSON: arrays whose objects wrap further arrays (OpenTelemetry protocol, JSON encoding).
+A scope's log records stay together: several of them make one request."""
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)'
 _TOKEN = re.compile(_STRING + rb"|[{}\[\]]|[^\s,:{}\[\]\"]+", re.DOTALL)
@@ -55,14 +56,14 @@ def decode(raw: bytes) -> Any:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers from 1, without their ends. A line over the limit is cut to it."""
+    """Lines with their numbers from 1, without their LF. A line over the limit is cut to it."""
     number, tail, too_long = 1, b"", False
     for chunk in chunks:
         lines = (tail + chunk).split(b"\n") if not too_long else chunk.split(b"\n")
         tail = lines.pop()
         for line in lines:
             if not too_long:
-                yield number, line.removesuffix(b"\r")
+                yield number, line
             too_long = False
             number += 1
         if len(tail) > MAX_ENTRY_BYTES:
@@ -71,7 +72,7 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
         elif too_long:
             tail = b""
     if tail and not too_long:
-        yield number, tail.removesuffix(b"\r")
+        yield number, tail
 
 
 def split_values(chunks: Iterable[bytes], *, wrapped: bool) -> Iterator[tuple[int, bytes]]:

@@ -12,7 +12,7 @@ from sakiyomi.log_times import Timing
 from sakiyomi.logged import Logged, SamplingSeen
 
 BASELINE_SCHEMA = "sakiyomi.baseline/1"
-MAX_VALUES = 20_000
+MAX_VALUES = 5_000
 """Of more values a random part is kept: medians need no more."""
 
 MAX_NAMES = 1000

@@ -54,7 +54,8 @@ _DASH = "[-‐‑‒–—−－ー]"
 _DIGITS = r"[0-9０-９]"
 _CARD = re.compile(rf"(?<![A-Za-z0-9_.]){_DIGITS}(?:[ -]?{_DIGITS}){{12,18}}(?![A-Za-z0-9_])")
 _MY_NUMBER = re.compile(
-    rf"(?<![A-Za-z0-9_.-])(?<!{_DIGITS} )(?:{_DIGITS}{{4}}([ -]){_DIGITS}{{4}}\1{_DIGITS}{{4}}|{_DIGITS}{{12}})"
+    rf"(?<![A-Za-z0-9_.-])(?<!{_DIGITS} )"
+    rf"(?:{_DIGITS}{{4}}([ -]){_DIGITS}{{4}}\1{_DIGITS}{{4}}|{_DIGITS}{{12}})"
     rf"(?![A-Za-z0-9_-]| {_DIGITS})"
 )
 _MY_NUMBER_WORD = re.compile(r"マイナンバー|個人番号|(?i:my ?number)")

@@ -38,7 +38,7 @@ def _list(arguments: argparse.Namespace) -> int:
         return 0
     wide = max(8, *(len(row["name"]) for row in rows)) + 2
     terminal.write(
-        f"{'scenario':{wide}}{'kind':13}{'language':9}{'conversations':>13}{'requests':>10}"
+        f"{'scenario':{wide}}{'kind':13}{'language':9}{'conversations':>13}{'requests':>9}"
         f"{'~prompt tokens':>16}{'cap':>6}"
     )
     for row in rows:
@@ -46,7 +46,7 @@ def _list(arguments: argparse.Namespace) -> int:
         tokens = f"{middle} ({low}-{high})"
         terminal.write(
             f"{row['name']:{wide}}{(row['category'] or '-')[:12]:13}{row['language'] or '-':9}"
-            f"{row['num_conversations']:13}{row['num_requests']:10}{tokens:>16}"
+            f"{row['num_conversations']:13}{row['num_requests']:9}{tokens:>16}"
             f"{row['sampling']['max_tokens']:6}"
         )
     terminal.write("")
@@ -248,10 +248,19 @@ def _account(imported: Imported, files: list[str], *, mask: bool) -> list[str]:
     lines.append("wrote      " + ", ".join(files))
     lines.append("in a plan:")
     for scenario, file in zip(imported.scenarios, files, strict=False):
-        lines += ["  [[scenarios]]", f'  name = "{scenario.name}"', f'  file = "{file}"']
+        lines += [
+            "  [[scenarios]]",
+            f"  name = {_quoted(scenario.name)}",
+            f"  file = {_quoted(file)}",
+        ]
     if mask:
         lines.append("names and addresses have no form and are not masked: read the file once")
     return lines
+
+
+def _quoted(text: str) -> str:
+    """A TOML string; JSON's escapes are TOML's."""
+    return msgspec.json.encode(text).decode()
 
 
 def _baseline_lines(baseline: Baseline | None) -> list[str]:
