@@ -353,7 +353,12 @@ class _Drive:
                 stopping=self.stopping,
                 say=self.say,
             )
-            await run_pass(asking, todo, self.job.plan.seed)
+            try:
+                await run_pass(asking, todo, self.job.plan.seed)
+            except EngineError:
+                if this.arm in self.launched:
+                    await _await_death(self.launched[this.arm])
+                raise
             self._check_alive(this.arm)
 
 
