@@ -84,7 +84,8 @@ def gguf_values(name: str, values: np.ndarray) -> np.ndarray:
         return -np.exp(values)
     if name.endswith(".conv1d.weight"):
         return values.squeeze(1)
-    if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+    is_norm = "norm" in name and not name.endswith("linear_attn.norm.weight")
+    if is_norm:
         return values + 1
     return values
 
