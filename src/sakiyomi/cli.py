@@ -117,6 +117,7 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("-o", "--output", metavar="FILE", help=".html .md .json .csv .txt")
     parser.add_argument("--lang", choices=("ja", "en"), help="language of the page (by locale)")
+    parser.add_argument("--map", metavar="CONVERSATION", help="how its tokens came, as text")
     _json(parser)
 
 

@@ -1,10 +1,9 @@
-"""What a page shows beyond the table, as types: requests, answers, segments, curves."""
+"""What a page shows beyond the table, as types: requests, answers, segments."""
 
 from typing import Literal
 
 import msgspec
 
-from sakiyomi.plan import Load
 from sakiyomi.stats import Estimate
 
 Mark = Literal["first", "accepted", "bonus", "corrected", "plain", "step", "unknown"]
@@ -70,25 +69,6 @@ class RequestList(msgspec.Struct, frozen=True, kw_only=True):
     num_requests: int
     num_answers: int
     prompts: dict[str, dict[str, list[str]]] = {}
-
-
-class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted decode speed at a draft length, between two assumptions of the cost per draft."""
-
-    num_speculative_tokens: int
-    low_tokens_per_s: float
-    high_tokens_per_s: float
-
-
-class SpeedCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Speed against k for one arm, from its own acceptance and step cost. `assumption` in words."""
-
-    scenario: str
-    arm: str
-    load: Load
-    plain_tokens_per_s: float
-    points: list[CurvePoint]
-    positions: Literal["measured", "iid"]
 
 
 class SegmentRate(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ Engines that send an event per token with step marks (llama.cpp) give one piece 
 that send a chunk per step (vLLM) give one piece a step, because a chunk's text cannot be split.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sakiyomi import steps
 from sakiyomi.detail import Mark, Piece
@@ -22,31 +22,6 @@ def map_answer(record: RequestRecord, engine: Engine, facts: ArmFacts) -> list[P
         return _from_marks(record, marks)
     found = engine.group_steps(record)
     return None if found is None else _from_chunks(record, found, facts)
-
-
-def as_text(pieces: Iterable[Piece]) -> str:
-    """The map in characters: `{accepted drafts}own`, a step's end as `|`, where steps are known.
-
-    A step that came in one piece has its number of accepted drafts before it: `2:text|`.
-    """
-    out: list[str] = []
-    step: int | None = None
-    inside = False
-    for piece in pieces:
-        if step is not None and piece.step != step:
-            out.append("}|" if inside else "|")
-            inside = False
-        step = piece.step
-        if piece.mark == "accepted" and not inside:
-            out.append("{")
-            inside = True
-        elif piece.mark != "accepted" and inside:
-            out.append("}")
-            inside = False
-        if piece.mark == "step":
-            out.append(f"{piece.num_accepted_tokens}:")
-        out.append(piece.text)
-    return "".join(out) + ("}" if inside else "")
 
 
 def _from_marks(record: RequestRecord, marks: Sequence[steps.MarkGroup]) -> list[Piece]:

@@ -3,6 +3,7 @@
 import msgspec
 
 from sakiyomi import store
+from sakiyomi.decide_command import decide_run, with_decision
 from sakiyomi.devices import find_device
 from sakiyomi.errors import CheckpointError, SakiyomiError
 from sakiyomi.explain_command import explain_run, with_explanation
@@ -11,19 +12,18 @@ from sakiyomi.request_list import list_requests
 from sakiyomi.results import Report
 from sakiyomi.roofline import Device
 from sakiyomi.segments import find_segments
-from sakiyomi.speed_curve import speed_curves
 from sakiyomi.store import RunReader
 
 
 def fill_report(report: Report, reader: RunReader, *, with_requests: bool = False) -> Report:
-    """The report with explanation, curves and segments; for pages with its requests too."""
+    """The report with explanation, decision and segments; for pages with its requests too."""
     report = with_explanation(report, *explain_run(reader.facts, report, {}, known_device(report)))
+    report = with_decision(report, decide_run(reader, report, dict(reader.facts.plan.slo)))
     requests = None
     if with_requests and reader.facts.provenance == "measured":
         requests = list_requests(reader.facts, reader.records(), asked_prompts(reader.facts))
     return msgspec.structs.replace(
         report,
-        curves=speed_curves(report),
         segments=find_segments(reader.facts, reader.records()),
         requests=requests,
         plan_toml=reader.plan_text(),

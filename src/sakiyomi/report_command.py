@@ -1,6 +1,8 @@
 """`sakiyomi report`, `compare` and `history`: everything works from run folders."""
 
 import argparse
+import locale
+import os
 from pathlib import Path
 
 import msgspec
@@ -22,7 +24,24 @@ def read_report(reader: RunReader) -> Report:
 
 def report_command(arguments: argparse.Namespace) -> int:
     """Render one run; to a file, or as text."""
-    return show(read_report(store.open_run(arguments.run)), arguments)
+    reader = store.open_run(arguments.run)
+    if arguments.map:
+        return show_map(reader, arguments.map)
+    report = read_report(reader)
+    if arguments.output or arguments.json:
+        from sakiyomi.full_report import fill_report
+
+        is_page = Path(arguments.output or "").suffix.lower() == ".html"
+        report = fill_report(report, reader, with_requests=is_page)
+    return show(report, arguments)
+
+
+def show_map(reader: RunReader, conversation_id: str) -> int:
+    """How the tokens of one conversation's answers came, as text."""
+    from sakiyomi.map_text import render_map
+
+    terminal.write(render_map(reader.facts, reader.records(), conversation_id).rstrip("\n"))
+    return 0
 
 
 def compare_command(arguments: argparse.Namespace) -> int:
@@ -38,13 +57,29 @@ def show(report: Report, arguments: argparse.Namespace) -> int:
     """Write the report where and how the arguments ask."""
     if arguments.output:
         path = Path(arguments.output)
-        store.write_text(path, find_renderer(path.suffix)(report))
+        if path.suffix.lower() == ".html":
+            from sakiyomi.report import html
+
+            text = html.render(report, lang=arguments.lang or own_language())
+        else:
+            text = find_renderer(path.suffix)(report)
+        store.write_text(path, text)
         terminal.warn(f"wrote {path}")
     if arguments.json:
         terminal.write(report_json.render(report).rstrip("\n"))
     elif not arguments.output:
         terminal.write(report_text.render(report, terminal.width()).rstrip("\n"))
     return 0
+
+
+def own_language() -> str:
+    """`ja` where the user's locale is Japanese, else `en`."""
+    return "ja" if (locale.getlocale()[0] or environment_language()).startswith("ja") else "en"
+
+
+def environment_language() -> str:
+    """What the environment says where the locale is not set up."""
+    return next((v for k in ("LC_ALL", "LC_MESSAGES", "LANG") if (v := os.environ.get(k))), "")
 
 
 def history_command(arguments: argparse.Namespace) -> int:

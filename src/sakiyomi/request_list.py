@@ -65,11 +65,6 @@ def list_requests(
     )
 
 
-def find_records(records: Iterable[RequestRecord], conversation_id: str) -> list[RequestRecord]:
-    """The measured records of one conversation, for its map in a terminal."""
-    return [r for r in records if r.key.conversation_id == conversation_id and not r.key.warmup]
-
-
 def _row(
     record: RequestRecord, measured: Measured, arm: ArmFacts, *, with_answer: bool
 ) -> RequestRow:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from sakiyomi.detail import RequestList, SegmentReport, SpeedCurve
+from sakiyomi.detail import RequestList, SegmentReport
 from sakiyomi.plan import Load
 from sakiyomi.record import Caution, Quality
 from sakiyomi.stats import Estimate, Verdict
@@ -114,4 +114,3 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The requests behind the numbers; for pages only."""
     plan_toml: str | None = None
     segments: SegmentReport | None = None
-    curves: list[SpeedCurve] = []

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a wide character counts two columns
 """The explanation in Japanese, from the same fields as the English sentences. Formats only."""
 
 import re
@@ -98,7 +99,7 @@ def _estimate(value: dict[str, Any]) -> str:
 
 
 def _percent(value: dict[str, Any]) -> str:
-    text = f"{value['point'] * 100:.0f} %"
+    text = f"{value['point'] * 100:.0f}%"
     if value["low"] is None or value["high"] is None:
         return text
     return f"{text}（{value['low'] * 100:.0f}〜{value['high'] * 100:.0f}）"

@@ -28,8 +28,20 @@ def header(report: Report, words: Words) -> str:
     return f'<header><h1>{escape(report.name)}</h1><p class="facts">{line}</p>{note}</header>'
 
 
+REASON_WORDS = {
+    "wins": "use",
+    "only_one": "use_only",
+    "no_gain": "use_no_gain",
+    "limit_decides": "use_limits",
+    "gain_open": "use_open",
+    "limit_open": "use_open",
+    "none_holds": "use_none",
+    "none_left": "use_none",
+}
+
+
 def verdicts(report: Report, words: Words) -> str:
-    """Each path in a sentence, the fastest arm first."""
+    """Each path in a sentence: what to serve, then its comparisons, the fastest arm first."""
     cards = []
     for scenario in dict.fromkeys(cell.scenario for cell in report.cells):
         compared = [
@@ -45,19 +57,38 @@ def verdicts(report: Report, words: Words) -> str:
             lines = f"<p>{words('baseline_only', arm=cell.arm, speed=speed)}</p>"
         cards.append(
             f'<article class="path" data-scenario="{escape(scenario)}">'
-            f"<h3>{escape(scenario)}</h3>{lines}</article>"
+            f"<h3>{escape(scenario)}</h3>{_choices(report, scenario, words)}{lines}</article>"
         )
-    decision = ""
+    details = ""
     summary = (report.decision or {}).get("summary") or []
     if summary:
         texts = "".join(f"<li>{escape(text)}</li>" for text in summary)
-        decision = (
-            f'<div class="decision"><h3>{words("decision")}</h3><ul lang="en">{texts}</ul></div>'
+        details = (
+            f'<details class="decision"><summary>{words("decision_details")}</summary>'
+            f'<ul lang="en">{texts}</ul></details>'
         )
     return (
         f'<section id="section-verdict"><h2>{words("verdict")}</h2>'
-        f'<div class="paths">{"".join(cards)}</div>{decision}</section>'
+        f'<div class="paths">{"".join(cards)}</div>{details}</section>'
     )
+
+
+def _choices(report: Report, scenario: str, words: Words) -> str:
+    """What the decision says of a path, one sentence a load, and what to run next."""
+    choices = [c for c in (report.decision or {}).get("choices", []) if c["scenario"] == scenario]
+    texts = []
+    for choice in choices:
+        text = words(REASON_WORDS.get(choice["reason"], "use"), arm=choice["arm"])
+        if len(choices) > 1:
+            load = choice["load"]
+            text = f"{escape(load.get('max_concurrency') or load.get('request_rate'))}: {text}"
+        if choice.get("advised_k"):
+            text += f" {words('advised', k=choice['advised_k'])}"
+        texts.append(f'<p class="choice-line">{text}</p>')
+        command = (choice.get("next_experiment") or {}).get("command")
+        if command:
+            texts.append(f'<div class="next">{words("next")}: {_code(command, words)}</div>')
+    return "".join(texts)
 
 
 def _verdict(report: Report, one: Comparison, words: Words) -> str:
@@ -91,6 +122,8 @@ def _verdict(report: Report, one: Comparison, words: Words) -> str:
         load = f'<span class="load">{escape(one.load.label)}</span>'
     return (
         f'<p class="line" data-arm="{escape(one.arm)}" data-load="{escape(one.load.label)}">'
+        f'<span class="name"><i class="swatch" data-arm-color="{escape(one.arm)}"></i>'
+        f"{escape(one.arm)}</span>"
         f'<span class="ratio">×{fmt.number(one.ratio.point)}</span>'
         f'<span class="verdict {one.verdict}">{words(one.verdict)}</span>{load}'
         f'<span class="text">{text}</span></p>'
@@ -172,7 +205,7 @@ def _levers(levers: list[dict[str, Any]], words: Words) -> str:
             rows.append(
                 f'<tr data-scenario="{escape(scenario)}" data-arm="{escape(one["arm"])}">'
                 + "".join(
-                    f'<td data-label="{words(head)}">{escape(value)}</td>'
+                    f'<td data-label="{words(head)}"><span>{escape(value)}</span></td>'
                     for head, value in (
                         ("scenario", scenario),
                         ("arm", one["arm"]),

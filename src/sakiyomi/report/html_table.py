@@ -21,7 +21,7 @@ def results(report: Report, words: Words) -> str:
     level = max(
         (c.decode_tokens_per_s.level for c in report.cells if c.decode_tokens_per_s), default=0.95
     )
-    notes = [words("interval_note", level=f"{level * 100:.0f} %"), *_sources(report, words)]
+    notes = [words("interval_note", level=f"{level:.0%}"), *_sources(report, words)]
     if any(cell.tokens == "estimated" for cell in report.cells):
         notes.append(words("estimated_tokens"))
     return (
@@ -62,9 +62,10 @@ def _rows(report: Report, cell: Cell, heads: list[str], words: Words) -> str:
     }
     marked = {COLUMNS.get(caution.kind, "speed") for caution in cell.cautions}
     for column in marked & set(heads):
-        values[column] += f' <abbr class="mark" title="{words("caution")}">!</abbr>'
+        values[column] += f' <abbr class="flag" title="{words("caution")}">!</abbr>'
     cells = "".join(
-        f'<td class="{head}" data-label="{words(head)}">{values[head]}</td>' for head in heads
+        f'<td class="{head}" data-label="{words(head)}"><span>{values[head]}</span></td>'
+        for head in heads
     )
     attributes = (
         f'data-scenario="{escape(cell.scenario)}" data-arm="{escape(cell.arm)}" '
@@ -72,7 +73,11 @@ def _rows(report: Report, cell: Cell, heads: list[str], words: Words) -> str:
     )
     button = ""
     if report.requests is not None:
-        button = f'<button type="button" class="open" {attributes} title="{words("show_conversations")}">{words("conversations")} {cell.num_conversations}</button>'
+        button = (
+            f'<button type="button" class="open" {attributes} '
+            f'title="{words("show_conversations")}">'
+            f"{words('conversations')} {cell.num_conversations}</button>"
+        )
     row = f'<tr class="cell" {attributes}>{cells}<td class="more">{button}</td></tr>'
     if not cell.cautions:
         return row

@@ -1,12 +1,15 @@
 """Texts of the page, escaped; numbers as people of the language write them."""
 
 import html
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from sakiyomi.report import format as fmt
 from sakiyomi.report.words import NAMES_EN, NAMES_JA, TEXTS
 from sakiyomi.report.words_cautions import MEANINGS_JA
 from sakiyomi.stats import Estimate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Words:
@@ -33,35 +36,47 @@ class Words:
         """`72.0 <small>71.0–73.0</small>`."""
         if value is None:
             return '<span class="none">–</span>'
+        ends = _ends(value, scale)
         point = fmt.number(value.point * scale)
-        if value.low is None or value.high is None:
-            return point
-        low, high = fmt.number(value.low * scale), fmt.number(value.high * scale)
-        return f'{point} <small class="interval">{low}–{high}</small>'
+        return f'{point} <small class="interval">{ends}</small>' if ends else point
 
     def percent(self, value: Estimate | None) -> str:
-        """`36 % <small>28–44</small>`."""
+        """`36% <small>28–44</small>`."""
         if value is None:
             return '<span class="none">–</span>'
-        text = f"{value.point * 100:.0f} %"
-        if value.low is None or value.high is None:
-            return text
-        ends = f"{value.low * 100:.0f}–{value.high * 100:.0f}"
-        return f'{text} <small class="interval">{ends}</small>'
+        ends = _percent_ends(value)
+        point = f"{value.point:.0%}"
+        return f'{point} <small class="interval">{ends}</small>' if ends else point
 
     def plain_interval(self, value: Estimate) -> str:
         """`1.12 (0.99–1.25)`, for sentences."""
-        point = fmt.number(value.point)
-        if value.low is None or value.high is None:
-            return point
-        return f"{point} ({fmt.number(value.low)}–{fmt.number(value.high)})"
+        ends = _ends(value, 1.0)
+        return fmt.number(value.point) + (f" ({ends})" if ends else "")
 
     def plain_percent(self, value: Estimate) -> str:
-        """`36 % (28–44)`, for sentences."""
-        text = f"{value.point * 100:.0f} %"
-        if value.low is None or value.high is None:
-            return text
-        return f"{text} ({value.low * 100:.0f}–{value.high * 100:.0f})"
+        """`36% (28–44)`, for sentences."""
+        ends = _percent_ends(value)
+        return f"{value.point:.0%}" + (f" ({ends})" if ends else "")
+
+
+def _ends(value: Estimate, scale: float) -> str:
+    """Both ends; a digit more where they would look the same."""
+    if value.low is None or value.high is None:
+        return ""
+    low, high = value.low * scale, value.high * scale
+    ends = fmt.number(low), fmt.number(high)
+    if ends[0] == ends[1] and low != high:
+        ends = f"{low:.4g}", f"{high:.4g}"
+    return f"{ends[0]}–{ends[1]}"
+
+
+def _percent_ends(value: Estimate) -> str:
+    if value.low is None or value.high is None:
+        return ""
+    ends = f"{value.low * 100:.0f}", f"{value.high * 100:.0f}"
+    if ends[0] == ends[1] and value.low != value.high:
+        ends = f"{value.low * 100:.1f}", f"{value.high * 100:.1f}"
+    return f"{ends[0]}–{ends[1]}"
 
 
 def escape(text: object) -> str:

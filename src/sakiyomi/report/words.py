@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a wide character counts two columns
 """The page's texts in English and Japanese. Both languages have the same keys."""
 
 from collections.abc import Mapping
@@ -53,13 +54,25 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
         "bursts": "bursts of arrivals",
         "gauge": "a running average of the server",
         "chart_speed": "Speed by scenario and arm",
-        "note_speed": "Median decode rate of a conversation; whiskers: 95 % interval.",
+        "note_speed": "Median decode rate of a conversation; whiskers: 95% interval.",
         "chart_positions": "Acceptance by position",
         "note_positions": "Share of drafts in which at least this many tokens were accepted.",
         "chart_curve": "Speed against draft length",
-        "note_curve": "Points: measured. Band: predicted from this arm's acceptance and step cost; "
-        "its upper edge and lower edge differ in what one more draft costs. Dashed: the "
-        "baseline, where speculation breaks even.",
+        "note_curve": "Speedup over the baseline. Filled marks with whiskers: measured. Band: "
+        "predicted from the measured acceptance and step cost, under every hypothesis of what one "
+        "more draft costs; the filled circle is the best of them, pale ones lie beyond what was "
+        "measured. Dashed line: break-even.",
+        "best": "best",
+        "extrapolated": "beyond the measured positions",
+        "use": "Use {arm}.",
+        "use_only": "{arm} is the only arm.",
+        "use_no_gain": "Keep {arm}: no other arm is worth it.",
+        "use_limits": "Use {arm}: it holds the limits of this path.",
+        "use_open": "Keep {arm} for now: not established.",
+        "use_none": "No arm will do on this path.",
+        "advised": "Predicted best draft length: k = {k}. Confirm it before it is served.",
+        "next": "Next",
+        "decision_details": "how the decision was made",
         "chart_bytes": "Where a step's time goes",
         "note_bytes": "What one decode step reads from memory, and how long it takes. "
         "Unexplained: time beyond the plain step that bytes do not account for.",
@@ -68,6 +81,8 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
         "plain_step": "plain step",
         "draft_bytes": "drafts, by their bytes",
         "unexplained": "unexplained",
+        "excess": "beyond a plain step",
+        "to": " to ",
         "faster_than_bytes": "faster than its bytes say",
         "measured_step": "measured step",
         "chart_time": "Through the run",
@@ -145,6 +160,7 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
         "share_at_least": "drafts with at least {n} accepted",
         "seconds_in_pass": "seconds since the pass began",
         "draft_length": "draft length k",
+        "position_axis": "position in the draft",
     },
     "ja": {
         "published": "公表された数値です。ここで測定したものではありません。",
@@ -196,12 +212,24 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
         "bursts": "到着のまとまり",
         "gauge": "サーバーの移動平均",
         "chart_speed": "シナリオと構成ごとの速度",
-        "note_speed": "会話ごとのデコード速度の中央値。ひげは 95 % 区間。",
+        "note_speed": "会話ごとのデコード速度の中央値。ひげは 95% 区間。",
         "chart_positions": "位置ごとの採択率",
         "note_positions": "少なくともその数のトークンが採択されたドラフトの割合。",
         "chart_curve": "ドラフト長と速度",
-        "note_curve": "点は実測。帯はその構成の採択率とステップ費用からの予測で、上端と下端は"
-        "ドラフト1個の費用の見方の違い。破線は基準の速度＝損益分岐。",
+        "note_curve": "基準に対する速度比。ひげ付きの印は実測。帯は実測の採択率とステップ費用からの"
+        "予測で、ドラフト1個の費用についての仮説すべてを含みます。塗った丸がその最良、薄い丸は実測の範囲外。"
+        "破線は損益分岐。",
+        "best": "最良",
+        "extrapolated": "実測した位置の範囲外",
+        "use": "{arm} を使う。",
+        "use_only": "構成は {arm} だけ。",
+        "use_no_gain": "{arm} のまま。ほかに見合う構成はない。",
+        "use_limits": "{arm} を使う。このパスの制限を満たす。",
+        "use_open": "当面は {arm} のまま。まだ確定していない。",
+        "use_none": "このパスに使える構成がない。",
+        "advised": "予測上の最良のドラフト長は k = {k}。本番の前に確認を。",
+        "next": "次にすること",
+        "decision_details": "判断の根拠",
         "chart_bytes": "1ステップの時間の行き先",
         "note_bytes": "1回のデコードステップがメモリから読む量と、かかる時間。"
         "「説明できない分」は、バイト数では説明できない余分の時間。",
@@ -210,6 +238,8 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
         "plain_step": "通常のステップ",
         "draft_bytes": "ドラフト（バイト数から）",
         "unexplained": "説明できない分",
+        "excess": "通常のステップを超える分",
+        "to": "〜",
         "faster_than_bytes": "バイト数の予測より速い分",
         "measured_step": "実測のステップ",
         "chart_time": "測定中の推移",
@@ -287,6 +317,7 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
         "share_at_least": "{n} 個以上採択されたドラフト",
         "seconds_in_pass": "その回の開始からの秒数",
         "draft_length": "ドラフト長 k",
+        "position_axis": "ドラフト内の位置",
     },
 }
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a wide character counts two columns
 """What each caution means, in Japanese; its own message with the numbers stands beside it."""
 
 from collections.abc import Mapping

@@ -10,7 +10,15 @@ const pathOf = (item) => item.scenario + (manyLoads
 function groups(items, key = pathOf) {
   const found = new Map();
   for (const item of items) found.set(key(item), [...(found.get(key(item)) || []), item]);
-  return [...found];
+  const place = (items) => R.cells.findIndex((c) => c.scenario === items[0].scenario);
+  return [...found].sort((a, b) => place(a[1]) - place(b[1]));
+}
+// Every panel stands before the first is drawn: their number decides their width.
+function lay(place, entries) {
+  const grid = place.appendChild(html("div", { class: "panels" }));
+  for (const [title, items] of entries)
+    items.panel = grid.appendChild(html("div", { class: "panel" }, html("h3", {}, title)));
+  return entries;
 }
 const armsOf = (items) => ARMS.filter((arm) => items.some((item) => item.arm === arm));
 
@@ -18,7 +26,6 @@ const CHARTS = {
   speed(place) {
     const cells = cellsShown().filter((c) => c.decode_tokens_per_s);
     if (!cells.length) return false;
-    place.classList.add("wide");
     const panel = html("div", { class: "panel" });
     place.append(panel);
     const byPath = groups(cells);
@@ -56,18 +63,17 @@ const CHARTS = {
   positions(place) {
     const cells = cellsShown().filter((c) => c.acceptance && c.acceptance.per_position);
     if (!cells.length) return false;
-    for (const [path, mine] of groups(cells)) {
-      const { node, x, y, box } = frame(place, path, 220, [0.7,
+    for (const [path, mine] of lay(place, groups(cells))) {
+      const { node, x, y } = frame(mine.panel, path, 220, [0.7,
         Math.max(...mine.map((c) => c.acceptance.per_position.length)) + 0.3], [0, 1], {
         xValues: (top) => [...Array(Math.floor(top)).keys()].map((i) => i + 1),
-        yFormat: percent, xTitle: W.position_axis || "" });
+        yFormat: percent, xTitle: W.position_axis });
       for (const cell of mine) {
         const values = cell.acceptance.per_position;
         line(node, values.map((v, i) => [x(i + 1), y(v)]), cell.arm);
         values.forEach((value, i) => node.append(withTip(point(cell.arm, x(i + 1), y(value)),
           `${cell.arm}\n${say("share_at_least", { n: i + 1 })}: ${percent(value)}`)));
       }
-      void box;
     }
     place.append(legend(armsOf(cells)));
     place.append(table([W.scenario, W.arm, ...longest(cells).map((_, i) => i + 1)],
@@ -76,49 +82,32 @@ const CHARTS = {
   },
 
   curve(place) {
-    const curves = R.curves.filter((c) => shown(c, loadLabel(c.load)));
-    const cells = cellsShown().filter((c) => c.decode_tokens_per_s && c.num_speculative_tokens);
-    if (!curves.length && !cells.length) return false;
-    for (const [path, mine] of groups([...cells])) {
-      const own = curves.filter((c) => pathOf(c) === path);
-      const base = R.cells.find((c) => c.arm === R.baseline && pathOf(c) === path);
-      const speeds = [...mine, ...(base ? [base] : [])].flatMap((c) =>
-        [c.decode_tokens_per_s.high ?? c.decode_tokens_per_s.point, c.decode_tokens_per_s.low ?? Infinity]);
-      const all = [...speeds.filter(Number.isFinite),
-        ...own.flatMap((c) => c.points.map((p) => p.high_tokens_per_s))];
-      const maxK = Math.max(...mine.map((c) => c.num_speculative_tokens),
-        ...own.flatMap((c) => c.points.map((p) => p.num_speculative_tokens)));
-      const { node, x, y } = frame(place, path, 250, [-0.3, maxK + 0.4], [0, Math.max(...all) * 1.08], {
-        xValues: () => [...Array(maxK + 1).keys()], xTitle: W.draft_length });
-      if (base && base.decode_tokens_per_s) {
-        const level = y(base.decode_tokens_per_s.point);
-        node.append(svg("line", { class: "base", x1: x(-0.3), x2: x(maxK + 0.4), y1: level, y2: level }));
-        node.append(svg("text", { class: "soft", x: x(maxK + 0.4), y: level + 15, "text-anchor": "end" },
-          W.break_even));
-        measured(node, x(0), y, base);
-      }
-      for (const curve of own) {
-        const points = [{ num_speculative_tokens: 0, low_tokens_per_s: curve.plain_tokens_per_s,
-          high_tokens_per_s: curve.plain_tokens_per_s }, ...curve.points];
-        const upper = points.map((p) => [x(p.num_speculative_tokens), y(p.high_tokens_per_s)]);
-        const lower = points.map((p) => [x(p.num_speculative_tokens), y(p.low_tokens_per_s)]);
-        const path2 = [...upper, ...lower.reverse()].map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`);
-        node.append(svg("polygon", { points: path2.join(" "), class: "mark",
-          style: `fill:${color(curve.arm)};stroke:${color(curve.arm)};stroke-width:1.5;stroke-dasharray:2 3`,
-          "fill-opacity": 0.22 }));
-        for (const p of curve.points)
-          node.append(withTip(svg("circle", { cx: x(p.num_speculative_tokens), r: 9, opacity: 0,
-            cy: y((p.low_tokens_per_s + p.high_tokens_per_s) / 2) }),
-            `${curve.arm}, k = ${p.num_speculative_tokens}, ${W.predicted}\n${range(p)} tok/s`));
-      }
-      mine.filter((c) => c !== base).forEach((cell, i) =>
-        measured(node, x(cell.num_speculative_tokens) + (i - (mine.length - 1) / 2) * 5, y, cell));
+    const found = predictedSpeedups().filter((p) => shown(p, loadLabel(p.load)));
+    const measured = R.comparisons.filter((c) => c.ratio && shown(c, loadLabel(c.load)) && draftOf(c));
+    if (!found.length && !measured.length) return false;
+    for (const [path, mine] of lay(place, groups([...found, ...measured]))) {
+      const bands = mine.filter((p) => p.rows), dots = mine.filter((p) => !p.rows);
+      const tops = [1, ...bands.flatMap((p) => p.rows.map((r) => r.speedup.high ?? r.speedup.point)),
+        ...dots.map((c) => c.ratio.high ?? c.ratio.point)];
+      const maxK = Math.max(...bands.flatMap((p) => p.rows.map((r) => r.num_speculative_tokens)),
+        ...dots.map(draftOf));
+      const { node, x, y } = frame(mine.panel, path, 250, [-0.3, maxK + 0.4], [0, Math.max(...tops) * 1.06],
+        { xValues: () => [...Array(maxK + 1).keys()], xTitle: W.draft_length, yFormat: (v) => `×${tickText(v)}` });
+      for (const band of bands) predictedBand(node, x, y, band);
+      node.append(svg("line", { class: "base", x1: x(-0.3), x2: x(maxK + 0.4), y1: y(1), y2: y(1) }));
+      node.append(svg("text", { class: "soft", x: x(-0.3) + 4, y: y(1) + 15 }, W.break_even));
+      dots.forEach((c, i) => {
+        const at = x(draftOf(c)) + (i - (dots.length - 1) / 2) * 6;
+        if (c.ratio.low !== null) whisker(node, at, y(c.ratio.low), at, y(c.ratio.high), c.arm);
+        node.append(withTip(point(c.arm, at, y(c.ratio.point), { r: 5.5 }),
+          `${c.arm}, k = ${draftOf(c)}, ${W.measured}\n×${interval(c.ratio)}`));
+      });
     }
-    place.append(legend(armsOf([...cells, ...R.cells.filter((c) => c.arm === R.baseline)])));
+    place.append(legend(armsOf([...found, ...measured])));
     place.append(table([W.scenario, W.arm, "k", W.measured, W.predicted], [
-      ...cells.map((c) => [pathOf(c), c.arm, c.num_speculative_tokens, interval(c.decode_tokens_per_s), ""]),
-      ...curves.flatMap((c) => c.points.map((p) =>
-        [pathOf(c), c.arm, p.num_speculative_tokens, "", range(p)]))]));
+      ...measured.map((c) => [pathOf(c), c.arm, draftOf(c), `×${interval(c.ratio)}`, ""]),
+      ...found.flatMap((p) => p.rows.map((r) =>
+        [pathOf(p), p.arm, r.num_speculative_tokens, "", `×${interval(r.speedup)}${r.extrapolated ? "*" : ""}`]))]));
     return true;
   },
 
@@ -127,7 +116,6 @@ const CHARTS = {
     const steps = (found.steps || []).filter((s) => shown(s, loadLabel(s.load)));
     const times = (found.speculation || []).filter((s) => shown(s, loadLabel(s.load)));
     if (!steps.length && !times.length) return false;
-    place.classList.add("wide");
     const once = [...new Map(steps.map((s) => [`${s.arm} ${s.model}`, s])).values()];
     if (once.length) byteBars(place, once);
     if (times.length) timeBars(place, times);
@@ -137,9 +125,9 @@ const CHARTS = {
   time(place) {
     const rows = R.requests ? R.requests.rows.filter((r) => shown(r, r.load) && r.decode_tokens_per_s) : [];
     if (!rows.length) return repeats(place);
-    for (const [path, mine] of groups(rows)) {
+    for (const [path, mine] of lay(place, groups(rows))) {
       const times = mine.map((r) => r.at_s), speeds = mine.map((r) => r.decode_tokens_per_s);
-      const { node, x, y } = frame(place, path, 230, [Math.min(0, ...times), Math.max(...times) || 1],
+      const { node, x, y } = frame(mine.panel, path, 230, [Math.min(0, ...times), Math.max(...times) || 1],
         [0, Math.max(...speeds) * 1.06], { xTitle: W.seconds_in_pass });
       for (const [, series] of groups(mine.filter((r) => !r.warmup), (r) => `${r.arm} ${r.repeat}`))
         line(node, series.map((r) => [x(r.at_s), y(r.decode_tokens_per_s)]), series[0].arm, 0.35);
@@ -168,8 +156,8 @@ const CHARTS = {
       onclick: () => { STATE.dimension = d; redraw(["segments"]); controls.querySelector("[aria-pressed=true]").focus(); } },
       dimensionName(d))));
     const mine = own.filter((r) => r.dimension === STATE.dimension);
-    for (const [title, part] of groups(mine, (r) => `${r.scenario ? pathOf(r) : ""} × ${r.arm}`))
-      segmentPanel(place, title.replace(/^ × /, ""), part);
+    const titled = (r) => (r.scenario ? `${pathOf(r)} × ${r.arm}` : r.arm);
+    for (const [title, part] of lay(place, groups(mine, titled))) segmentPanel(part.panel, title, part);
     place.append(table([W.scenario, W.arm, W.segment, W.steps, W.accepted, `${W.difference} (${W.points})`],
       mine.map((r) => [r.scenario || W.all, r.arm, named(r.segment), r.num_steps, interval(r.rate, percent),
         r.difference ? interval(r.difference, (v) => (v * 100).toFixed(0)) : "–"])));
@@ -178,8 +166,31 @@ const CHARTS = {
 };
 
 const dimensionName = (d) => W[d === "sentence" ? "sentence_dimension" : d];
-const range = (p) => (number(p.low_tokens_per_s) === number(p.high_tokens_per_s)
-  ? number(p.low_tokens_per_s) : `${number(p.low_tokens_per_s)}–${number(p.high_tokens_per_s)}`);
+function predictedSpeedups() { // of the decision: every path's draft lengths
+  const choices = R.decision ? R.decision.choices : [];
+  return choices.flatMap((choice) => choice.draft_lengths.map((length) => ({ scenario: choice.scenario,
+    load: choice.load, arm: length.best_k.arm, rows: length.best_k.rows, best: length.best_k.best })));
+}
+function draftOf(comparison) {
+  const cell = R.cells.find((c) => c.arm === comparison.arm && pathOf(c) === pathOf(comparison));
+  return cell ? cell.num_speculative_tokens : null;
+}
+function predictedBand(node, x, y, band) {
+  const rows = band.rows, style = `stroke:${color(band.arm)};stroke-width:1.5`;
+  const xs = rows.map((r) => x(r.num_speculative_tokens)), ends = (r, name) => y(r.speedup[name] ?? r.speedup.point);
+  const edge = [...rows.map((r, i) => [xs[i], ends(r, "high")]), ...rows.map((r, i) => [xs[i], ends(r, "low")]).reverse()];
+  node.append(svg("polygon", { points: edge.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join(" "),
+    class: "mark", style: `fill:${color(band.arm)}`, "fill-opacity": 0.16 }));
+  node.append(svg("polyline", { points: rows.map((r, i) => `${xs[i].toFixed(1)},${y(r.speedup.point).toFixed(1)}`).join(" "),
+    style: `fill:none;stroke-dasharray:2 3;${style}` }));
+  rows.forEach((r, i) => {
+    const best = r.num_speculative_tokens === band.best;
+    node.append(withTip(svg("circle", { cx: xs[i], cy: y(r.speedup.point), r: best ? 5 : 3,
+      style: `${style};fill:${best ? color(band.arm) : "var(--ground)"}`, opacity: r.extrapolated ? 0.5 : 1 }),
+      `${band.arm}, k = ${r.num_speculative_tokens}, ${W.predicted}${best ? ` (${W.best})` : ""}\n×${interval(r.speedup)}`
+      + (r.extrapolated ? `\n${W.extrapolated}` : "")));
+  });
+}
 const longest = (cells) => cells.map((c) => c.acceptance.per_position)
   .reduce((a, b) => (b.length > a.length ? b : a), []);
 function fitted(text, width) {
@@ -187,9 +198,7 @@ function fitted(text, width) {
   while (kept.length > 3 && textWidth(kept) > width) kept = kept.slice(0, -2);
   return kept === text ? text : `${kept}…`;
 }
-function frame(place, title, height, xs, ys, { xValues, yFormat = tickText, xTitle = "" } = {}) {
-  const panel = html("div", { class: "panel" }, html("h3", {}, title));
-  place.append(panel);
+function frame(panel, title, height, xs, ys, { xValues, yFormat = tickText, xTitle = "" } = {}) {
   const box = canvas(panel, height, title);
   const yTicks = ticks(ys[0], ys[1], 4);
   const left = Math.max(...yTicks.map((v) => textWidth(yFormat(v)))) + 12;
@@ -204,19 +213,13 @@ function line(node, points, arm, opacity = 0.9) {
   node.append(svg("polyline", { points: points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join(" "),
     style: `fill:none;stroke:${color(arm)};stroke-width:2`, opacity }));
 }
-function measured(node, x, y, cell) {
-  const e = cell.decode_tokens_per_s;
-  if (e.low !== null) whisker(node, x, y(e.low), x, y(e.high), cell.arm);
-  node.append(withTip(point(cell.arm, x, y(e.point), { r: 5.5 }),
-    `${cell.arm}, k = ${cell.num_speculative_tokens || 0}, ${W.measured}\n${interval(e)} tok/s`));
-}
 function repeats(place) {
   const cells = cellsShown().filter((c) => c.repeats.filter((r) => r.decode_tokens_per_s).length > 1);
   if (!cells.length) return false;
-  for (const [path, mine] of groups(cells)) {
+  for (const [path, mine] of lay(place, groups(cells))) {
     const points = mine.flatMap((c) => c.repeats.map((r) => r.decode_tokens_per_s || 0));
     const count = Math.max(...mine.map((c) => c.repeats.length));
-    const { node, x, y } = frame(place, path, 220, [0.7, count + 0.3], [0, Math.max(...points) * 1.08],
+    const { node, x, y } = frame(mine.panel, path, 220, [0.7, count + 0.3], [0, Math.max(...points) * 1.08],
       { xValues: () => [...Array(count).keys()].map((i) => i + 1), xTitle: W.repeat_number });
     for (const cell of mine) {
       const known = cell.repeats.filter((r) => r.decode_tokens_per_s);
@@ -267,6 +270,8 @@ function byteBars(place, steps) {
   const names = PART_ORDER.filter((n) => steps.some((s) => s.parts.some((p) => p.name === n && p.share >= 0.005)));
   place.append(legend([], names.map((n) => [`fill:${partColor(n)}`, named(n)])));
 }
+const restName = (t) => (t.unexplained_s === null ? W.excess
+  : t.unexplained_s < 0 ? W.faster_than_bytes : W.unexplained);
 function timeBars(place, times) {
   const ms = (s) => s * 1000;
   const top = Math.max(...times.map((t) => ms(t.speculative_step_s + Math.max(0, -(t.unexplained_s ?? 0)))));
@@ -274,16 +279,16 @@ function timeBars(place, times) {
   bars(place, W.ms_of_step, times.map((t) => ({ title: `${pathOf(t)} × ${t.arm}`, end: ms(t.speculative_step_s),
     parts: [{ name: W.plain_step, value: ms(t.plain_step_s), style: plain },
       ...(t.explained_s === null ? [] : [{ name: W.draft_bytes, value: ms(t.explained_s), style: drafts }]),
-      { name: (t.unexplained_s ?? 0) < 0 ? W.faster_than_bytes : W.unexplained, style: rest,
+      { name: restName(t), style: rest,
         value: ms(t.unexplained_s ?? t.excess_s) }] })), top, (v) => `${number(v)} ms`);
-  place.append(legend([], [[plain, W.plain_step], [drafts, W.draft_bytes], [rest, W.unexplained]]));
+  const told = times.some((t) => t.explained_s !== null);
+  place.append(legend([], [[plain, W.plain_step], ...(told ? [[drafts, W.draft_bytes]] : []),
+    ...[...new Set(times.map(restName))].map((name) => [rest, name])]));
   place.append(table([W.scenario, W.arm, W.plain_step, W.draft_bytes, W.unexplained, W.measured_step],
     times.map((t) => [pathOf(t), t.arm, ...[t.plain_step_s, t.explained_s, t.unexplained_s,
       t.speculative_step_s].map((s) => (s === null ? "–" : `${number(ms(s))} ms`))])));
 }
-function segmentPanel(place, title, rates) {
-  const panel = html("div", { class: "panel" }, html("h3", {}, title));
-  place.append(panel);
+function segmentPanel(panel, title, rates) {
   const height = rates.length * 25 + 24;
   const { node, width } = canvas(panel, height, title);
   const left = Math.min(width * 0.42, Math.max(...rates.map((r) => textWidth(named(r.segment)))) + 16);

@@ -19,10 +19,11 @@ function number(value) { // three significant digits, as in the tables
   if (size >= 0.9995 || size === 0) return value.toFixed(2);
   return Number(value.toPrecision(3)).toString();
 }
-const percent = (value) => `${(value * 100).toFixed(0)} %`;
+const percent = (value) => `${(value * 100).toFixed(0)}%`;
 function interval(e, format = number) {
   if (!e) return "–";
-  return e.low === null ? format(e.point) : `${format(e.point)} (${format(e.low)}–${format(e.high)})`;
+  if (e.low === null) return format(e.point);
+  return `${format(e.point)} (${format(e.low)}${e.low < 0 ? W.to : "–"}${format(e.high)})`;
 }
 
 function html(tag, attributes = {}, ...children) {

@@ -5,8 +5,11 @@ function redraw(names = Object.keys(CHARTS)) {
     const controls = document.getElementById(`controls-${name}`);
     place.replaceChildren();
     controls.replaceChildren();
-    place.classList.remove("wide");
-    if (!CHARTS[name](place, controls)) place.append(html("p", { class: "note" }, W.no_data));
+    const section = document.getElementById(`section-${name}`);
+    const drawn = CHARTS[name](place, controls);
+    if (!drawn && section.dataset.drawn === undefined) section.hidden = true; // not in this report
+    else if (!drawn) place.append(html("p", { class: "note" }, W.no_data));
+    else section.dataset.drawn = "yes";
   }
   hideTip();
 }
