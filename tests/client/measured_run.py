@@ -27,7 +27,7 @@ def scenario(num_conversations=4, max_tokens=40, name="mine"):
     return parse_scenario([head, *lines], name, name)
 
 
-def make_job(plan, folder, scenarios=None, **job):
+def make_job(plan, folder, scenarios=None, *, forced=False, **job):
     """A job as `sakiyomi run` would make it, without its command line."""
     asked = scenarios or {ref.name: scenario(name=ref.name) for ref in plan.scenarios}
     facts = RunFacts(
@@ -36,6 +36,7 @@ def make_job(plan, folder, scenarios=None, **job):
         created="2026-12-01T00:00:00Z",
         plan=plan,
         environment=read_environment(),
+        forced=forced,
         scenarios=tuple(
             ScenarioFacts(
                 name=one.name,
@@ -64,7 +65,7 @@ def report_of(folder):
     return analyse(reader.facts, reader.records(), reader.snapshots(), logs=reader.logs())
 
 
-def run_engines(folder, configs, *, arms=None, repeats=2, scenarios=None, **plan):
+def run_engines(folder, configs, *, arms=None, repeats=2, scenarios=None, forced=False, **plan):
     """(report, servers' logs by arm) of a run over attached fake engines, `configs` by arm."""
 
     async def main():
@@ -84,7 +85,7 @@ def run_engines(folder, configs, *, arms=None, repeats=2, scenarios=None, **plan
                 repeats=repeats,
                 **plan,
             )
-            job = make_job(intended, folder, scenarios)
+            job = make_job(intended, folder, scenarios, forced=forced)
             try:
                 await measure(job)
             finally:

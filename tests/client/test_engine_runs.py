@@ -1,7 +1,10 @@
 """Whole runs against every dialect over sockets: engine, source, quality and counts are right."""
 
+import contextlib
+
+import msgspec
 import pytest
-from measured_run import fake, measured, run_engines, scenario
+from measured_run import fake, measured, report_of, run_engines, scenario
 
 from sakiyomi import cell_acceptance
 from sakiyomi.counter_windows import Window
@@ -9,6 +12,7 @@ from sakiyomi.engines import find_engine
 from sakiyomi.errors import NotComparable
 from sakiyomi.plan import ClosedLoad, Speculation
 from sakiyomi.record import ArmFacts
+from sakiyomi.store import RunReader, RunWriter
 
 K = 3
 SPECULATES = {"speculation": Speculation(method="draft_model", num_speculative_tokens=K)}
@@ -284,6 +288,25 @@ def test_another_version_is_not_comparable(tmp_path):
     configs = {"plain": fake("vllm", version="0.33.0"), "mtp": fake("vllm", k=K, version="0.32.0")}
     with pytest.raises(NotComparable, match=r"engine_version \(0\.33\.0 against 0\.32\.0\)"):
         run_engines(tmp_path, configs)
+
+
+def test_another_version_has_no_verdict_unless_forced(tmp_path):
+    configs = {
+        "plain": fake("vllm", version="0.33.0"),
+        "mtp": fake("vllm", k=K, version="0.32.0", script=(3,)),
+    }
+    report, _ = run_engines(tmp_path, configs, forced=True)
+    assert report.comparisons[0].verdict == "faster"
+    assert "arms_differ" in kinds(report)
+    facts = RunReader(tmp_path).facts
+    with contextlib.closing(RunWriter(tmp_path)) as writer:
+        writer.write_facts(msgspec.structs.replace(facts, forced=False))
+    report = report_of(tmp_path)
+    assert report.comparisons[0].verdict == "not_established"
+    barred = next(c for c in report.cautions if c.kind == "not_comparable")
+    assert barred.detail["differences"] == [
+        {"field": "engine_version", "baseline": "0.33.0", "arm": "0.32.0"}
+    ]
 
 
 def test_what_arms_differ_in_is_said(tmp_path):
