@@ -152,7 +152,7 @@ def test_none_and_all_of_the_drafts_can_be_accepted(tmp_path, rate, per_step):
 
 def test_a_lookup_draft_can_be_refused_by_force(tmp_path):
     _, ngram = embedded_arms(None, say=print)
-    arm = llamacpp.force_acceptance(ngram, (0.0,) * 8)
+    arm = llamacpp.force_acceptance(ngram, (0.0,) * 3)
     records, counted = asyncio.run(measured(arm, tmp_path, max_tokens=60, prompts=PROMPTS[:1]))
     assert counted.num_drafts > 0
     assert counted.num_draft_tokens > counted.num_drafts
