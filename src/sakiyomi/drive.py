@@ -176,11 +176,17 @@ class _Drive:
                 arm.name: await stack.enter_async_context(self._arm(arm))
                 for arm in self.job.plan.arms
             }
+            loaded: dict[str, str] = {}
             for arm in self.job.plan.arms:
                 await self._warm_up(*up[arm.name])
+                loaded[up[arm.name][1].facts.url] = arm.name
             for index, this in enumerate(order):
                 if self.stopping.is_set():
                     return
+                endpoint = up[this.arm][1]
+                if endpoint.engine.reloads and loaded[endpoint.facts.url] != this.arm:
+                    await self._warm_up(*up[this.arm])
+                loaded[endpoint.facts.url] = this.arm
                 await self._run_pass(this, *up[this.arm])
                 if self._repeat_ended(order, index) and self._enough(this.repeat):
                     return

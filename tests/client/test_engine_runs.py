@@ -1,16 +1,19 @@
 """Whole runs against every dialect over sockets: engine, source, quality and counts are right."""
 
+import asyncio
 import contextlib
 
 import msgspec
 import pytest
-from measured_run import fake, measured, report_of, run_engines, scenario
+from measured_run import fake, make_job, measured, report_of, run_engines, scenario
 
 from sakiyomi import cell_acceptance
 from sakiyomi.counter_windows import Window
+from sakiyomi.drive import measure
 from sakiyomi.engines import find_engine
 from sakiyomi.errors import NotComparable
-from sakiyomi.plan import ClosedLoad, Speculation
+from sakiyomi.fake_engine import serve
+from sakiyomi.plan import Arm, ClosedLoad, Plan, ScenarioRef, Speculation
 from sakiyomi.record import ArmFacts
 from sakiyomi.store import RunReader, RunWriter
 
@@ -122,6 +125,56 @@ def test_bursts_are_steps_where_nothing_else_tells(tmp_path, dialect):
     assert cell.tokens_per_step.point == pytest.approx(truth.tokens_per_step, rel=0.1)
     assert cell.acceptance.num_drafts == pytest.approx(truth.num_steps, rel=0.1)
     assert kinds(report) - UNTOLD == {"acceptance_estimated"}
+
+
+def run_switched(folder, config, arms, **options):
+    """Two arms on one server, told apart by their body keys. (report, server's log)."""
+
+    async def main():
+        async with serve(config) as server:
+            plan = Plan(
+                name="run",
+                arms=tuple(Arm(name=name, url=server.url, **more) for name, more in arms.items()),
+                scenarios=(ScenarioRef(name="mine"),),
+                repeats=2,
+            )
+            job = make_job(plan, folder, **options)
+            with contextlib.closing(job.writer):
+                await measure(job)
+            return list(server.log)
+
+    log = asyncio.run(main())
+    return report_of(folder), log
+
+
+def test_mlx_switches_drafts_by_request(tmp_path):
+    """The one popular engine with a true A/B without a restart."""
+    config = fake("mlx-lm", k=K, step_s=0.03, script=(2, 1, 3))
+    arms = {
+        name: {"engine": "mlx-lm", "request": {"num_draft_tokens": k}}
+        for name, k in (("plain", 0), ("draft-k3", 3))
+    }
+    asked = {"mine": scenario(num_conversations=2, max_tokens=36)}
+    report, log = run_switched(tmp_path, config, arms, scenarios=asked)
+    plain, drafted = report.cells
+    assert plain.acceptance is None
+    assert drafted.acceptance.source == "bursts"
+    truth = Truth([entry for entry in log if entry.body.get("num_draft_tokens") == 3])
+    assert drafted.tokens_per_step.point == pytest.approx(truth.tokens_per_step, rel=0.1)
+    assert report.comparisons[0].ratio.point > 1.5
+    assert report.comparisons[0].step_cost.point == pytest.approx(1, rel=0.3)
+
+
+def test_a_server_that_reloads_is_warmed_up_after_each_switch(tmp_path):
+    arms = {
+        name: {"engine": "ollama", "request": {"options": {"draft_num_predict": k}}}
+        for name, k in (("plain", 0), ("draft", 3))
+    }
+    _, log = run_switched(tmp_path, fake("ollama", k=K), arms)
+    asked = [(e.body["options"]["draft_num_predict"], "hello" in str(e.body)) for e in log]
+    turns = [k for k, is_probe in asked if not is_probe]
+    # warm-ups of both, then plain (again warmed up), draft (warmed up), draft, plain (warmed up)
+    assert turns == [0, 3, *[0] * 5, *[3] * 5, *[3] * 4, *[0] * 5]
 
 
 @pytest.mark.parametrize("dialect", PIECES)

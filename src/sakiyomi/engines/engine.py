@@ -81,6 +81,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     - `event_is_step`: an event is about one decode step and does not say how many tokens it has.
     - `fingerprint`: a regular expression over an answer's `system_fingerprint` that gives the
       engine away; its group `version`, where it has one, is the engine's version.
+    - `reloads`: another model or other options on the same server load the model anew.
     - `evidence`: one line for people: what this engine can tell, and of which quality.
     """
 
@@ -109,6 +110,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     }
     tokens_per_event: int | None = None
     event_is_step: bool = False
+    reloads: bool = False
     fingerprint: str = ""
     evidence: str = ""
     counters_at_request_end: bool = False

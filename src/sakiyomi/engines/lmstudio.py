@@ -68,6 +68,7 @@ ENGINE = Engine(
     ),
     info_paths=("/v1/models", "/api/v0/models"),
     metrics_paths=(),
+    reloads=True,
     evidence=(
         "acceptance per request where its stats arrive (not verifiable: a closed server); else "
         "tokens per step estimated from arrival bursts"

@@ -72,6 +72,7 @@ ENGINE = Engine(
     signs=(("/v1/models", r'"owned_by"\s*:\s*"library"'), ("/", r"Ollama is running")),
     info_paths=("/api/version", "/v1/models", "/"),
     metrics_paths=(),
+    reloads=True,
     thinking_field=lambda on: {"reasoning_effort": "medium" if on else "none"},
     evidence="speed; tokens per step estimated from arrival bursts, single stream",
     metrics_hint="Ollama has no metrics page",
