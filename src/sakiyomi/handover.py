@@ -4,6 +4,7 @@ Everything is text, ready to be written to files. YAML scalars are written as JS
 contains, so that no quoting rule of YAML's own is needed.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -189,7 +190,12 @@ def to_yaml(value: Any, indent: int = 0) -> str:
 
 
 def _scalar(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    """A scalar as JSON; what YAML would not print or would take for a line end is escaped."""
+    text = msgspec.json.encode(value).decode()
+    return _NOT_PLAIN.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
+
+_NOT_PLAIN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def _commands(decision: Decision, arm: Arm, port: int, command: Command) -> list[str]:
@@ -207,8 +213,7 @@ def _commands(decision: Decision, arm: Arm, port: int, command: Command) -> list
         for path, k in _advised(decision, arm.name).items():
             other = command(with_speculation(arm, k, {}), port) or ()
             lines += [
-                f"# predicted, not measured: k = {k} is faster on {path}; confirm it: "
-                "sakiyomi run --tune",
+                f"# predicted for {path}, not measured: k = {k}; confirm: sakiyomi run --tune",
                 "# " + _line(arm, other),
             ]
     return lines

@@ -94,7 +94,7 @@ def arm_facts(name, k=None, **fields):
     )
 
 
-def make_facts(arms, *, scenarios=("chat",), loads=(ClosedLoad(),), slo=None, **fields):
+def make_facts(arms, *, scenarios=("chat",), loads=None, slo=None, **fields):
     plan = Plan(
         name="synthetic",
         arms=tuple(
@@ -112,7 +112,7 @@ def make_facts(arms, *, scenarios=("chat",), loads=(ClosedLoad(),), slo=None, **
             for arm in arms
         ),
         scenarios=tuple(ScenarioRef(name=name) for name in scenarios),
-        loads=tuple(loads),
+        loads=tuple(loads or (ClosedLoad(),)),
         slo=slo or {},
     )
     return RunFacts(
