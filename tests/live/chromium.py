@@ -112,7 +112,7 @@ class Page:
 
     async def picture(self, path: Path, *, whole: bool = True) -> None:
         said = await self.call("Page.captureScreenshot", captureBeyondViewport=whole, format="png")
-        path.write_bytes(base64.b64decode(said["data"]))
+        path.write_bytes(base64.b64decode(said["data"]))  # noqa: ASYNC240
 
     async def close(self) -> None:
         self._reading.cancel()

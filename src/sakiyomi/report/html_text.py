@@ -66,7 +66,7 @@ def _ends(value: Estimate, scale: float) -> str:
     low, high = value.low * scale, value.high * scale
     ends = fmt.number(low), fmt.number(high)
     if ends[0] == ends[1] and low != high:
-        ends = f"{low:.4g}", f"{high:.4g}"
+        ends = f"{low:#.4g}", f"{high:#.4g}"
     return f"{ends[0]}–{ends[1]}"
 
 
