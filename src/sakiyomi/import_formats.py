@@ -187,7 +187,7 @@ _FORMATS: tuple[
     (_is_batch_output, _batch_output),
     (lambda e: "custom_id" in e and isinstance(e.get("body"), dict), _batch_input),
     (_is_langfuse, read_langfuse),
-    (lambda e: isinstance(e.get("attributes"), list | dict) and "messages" not in e, read_span),
+    (lambda e: isinstance(e.get("attributes"), list | dict) and find_body(e) is None, read_span),
     (
         lambda e: ("request_id" in e or "id" in e) and ("call_type" in e or "spend" in e),
         _litellm,

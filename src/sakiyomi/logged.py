@@ -54,28 +54,32 @@ _PROMPT_KEYS = ("messages", "prompt", "turns", "contents", "input", "question", 
 def read_prompt(body: Mapping[str, Any]) -> Prompt:
     """The prompt of a request body: chat, completion, responses, Anthropic or Gemini."""
     system = body.get("system") or body.get("instructions") or body.get("systemInstruction")
-    for key in ("messages", "contents", "input", "prompt"):
-        value = unpack(body.get(key))
-        if isinstance(value, dict) and value.get("messages"):
-            return read_prompt(value)
-        if isinstance(value, list) and value and not all(isinstance(v, str) for v in value):
-            if all(isinstance(v, int) for v in value):
-                raise BadRow("a prompt of token ids")
-            prompt = read_messages(value)
-            if system and not prompt.system:
-                own = make_prompt(prompt.turns, system)
-                return msgspec.structs.replace(prompt, system=own.system)
-            return prompt
-        if isinstance(value, list) and len(value) == 1:
-            value = value[0]
-        if isinstance(value, str) and value.strip():
-            return make_prompt([value], system)
+    if not isinstance(body.get("instruction"), str):
+        for key in ("messages", "contents", "input", "prompt"):
+            value = unpack(body.get(key))
+            if isinstance(value, dict) and value.get("messages"):
+                return read_prompt(value)
+            if isinstance(value, list) and value and not all(isinstance(v, str) for v in value):
+                return _chat_prompt(value, system)
+            if isinstance(value, list) and len(value) == 1:
+                value = value[0]
+            if isinstance(value, str) and value.strip():
+                return make_prompt([value], system)
     if isinstance(body.get("turns"), list):
         return make_prompt([turn for turn in body["turns"] if isinstance(turn, str)], system)
-    question = body.get("question") or body.get("instruction")
-    if isinstance(question, str):
-        return make_prompt([question], body.get("system_prompt"))
-    raise BadRow("no user text")
+    # Alpaca's instruction, what it is about in its input; question sets
+    parts = (body.get("instruction"), body.get("input"), body.get("question"))
+    text = "\n\n".join(part for part in parts if isinstance(part, str) and part)
+    return make_prompt([text], system or body.get("system_prompt"))
+
+
+def _chat_prompt(messages: list[Any], system: Any) -> Prompt:
+    if all(isinstance(message, int) for message in messages):
+        raise BadRow("a prompt of token ids")
+    prompt = read_messages(messages)
+    if not system or prompt.system:
+        return prompt
+    return make_prompt(prompt.turns, system, set(prompt.marks))
 
 
 def read_sampled(body: Mapping[str, Any]) -> SamplingSeen:

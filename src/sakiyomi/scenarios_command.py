@@ -2,6 +2,7 @@
 
 import argparse
 import statistics
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sakiyomi.import_log import (
 )
 from sakiyomi.language import estimate_tokens
 from sakiyomi.log_baseline import Baseline
+from sakiyomi.names import slug
 from sakiyomi.plan import ScenarioRef
 from sakiyomi.scenario import Conversation, Scenario
 
@@ -151,7 +153,7 @@ def _import(arguments: argparse.Namespace) -> int:
             "sakiyomi scenarios import LOG.jsonl --name support -o support.jsonl",
         )
     output = Path(arguments.output) if arguments.output else None
-    name = arguments.name or store.slug((output or paths[0]).name.split(".")[0])
+    name = arguments.name or slug((output or paths[0]).name.split(".")[0])
     output = output or Path(f"{name}.jsonl")
     if any(path.exists() and output.exists() and path.samefile(output) for path in paths):
         raise PlanError(f"{output}: is one of the logs", "give another file with -o")
@@ -176,7 +178,7 @@ def _import(arguments: argparse.Namespace) -> int:
         _write_json({**account, "files": files})
     else:
         for line in _account(imported, files, mask=options.mask):
-            terminal.write(line)
+            terminal.write(line if line[:1] == " " else _wrapped(line))
     return 0
 
 
@@ -237,8 +239,8 @@ def _account(imported: Imported, files: list[str], *, mask: bool) -> list[str]:
         f"masked     {masked or 'nothing found'}" if mask else "masked     off (--no-mask)"
     )
     for skipped in imported.skipped:
-        more = ", ..." if skipped.num_rows > len(skipped.examples) else ""
-        examples = ", ".join(skipped.examples)
+        more = ", ..." if skipped.num_rows > 3 else ""
+        examples = ", ".join(skipped.examples[:3])
         lines.append(f"skipped    {skipped.num_rows:,} rows: {skipped.reason} ({examples}{more})")
     lines += [
         f"left out   {num} conversations had {mark}, which a scenario cannot carry"
@@ -258,6 +260,12 @@ def _account(imported: Imported, files: list[str], *, mask: bool) -> list[str]:
     return lines
 
 
+def _wrapped(line: str) -> str:
+    return textwrap.fill(
+        line, 80, subsequent_indent=" " * 11, break_on_hyphens=False, break_long_words=False
+    )
+
+
 def _quoted(text: str) -> str:
     """A TOML string; JSON's escapes are TOML's."""
     return msgspec.json.encode(text).decode()
@@ -267,7 +275,7 @@ def _baseline_lines(baseline: Baseline | None) -> list[str]:
     if baseline is None:
         return ["baseline   none: neither times nor token counts in the log"]
     lines = [
-        f"baseline   {name} median {q.median:g} (p10 {q.p10:g}, p90 {q.p90:g}, n {q.n:,})"
+        f"baseline   {name} median {q.median:.4g} (p10 {q.p10:.4g}, p90 {q.p90:.4g}, n {q.n:,})"
         for name, q in baseline.quantities.items()
     ]
     if baseline.num_failed:

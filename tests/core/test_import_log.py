@@ -256,6 +256,9 @@ def test_a_broken_first_row_is_a_bad_row(tmp_path):
         ({"messages": [{"role": "user", "content": "a?"}, {"role": "user", "content": "b"}]}, ("", ("a?\n\nb",))),
         ({"contents": [{"role": "user", "parts": [{"text": "a?"}]}, {"role": "model", "parts": [{"text": "x"}]}]}, ("", ("a?",))),
         ({"prompt": ["a?"]}, ("", ("a?",))),
+        ({"prompt": "a?", "attributes": {"team": 1}}, ("", ("a?",))),
+        ({"instruction": "Sum up.", "input": "A text", "output": "x"}, ("", ("Sum up.\n\nA text",))),
+        ({"system_prompt": "S", "question": "a?", "answer": "x"}, ("S", ("a?",))),
         ({"turns": ["a?", "b?"], "system": "S"}, ("S", ("a?", "b?"))),
     ],
 )  # fmt: skip
