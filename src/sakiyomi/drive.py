@@ -301,8 +301,8 @@ class _Drive:
             log_path=self.job.writer.log_path(arm.name, number),
             port=port,
             probe=healthy,
-            on_progress=lambda line, elapsed_s: self.job.progress.say(
-                f"  {arm.name} {elapsed_s:.0f} s: {line[:100]}"
+            on_progress=lambda line, elapsed_s: self.job.progress.starting(
+                arm.name, line, elapsed_s
             ),
             start_timeout_s=arm.start_timeout_s,
             remedies=engine.log_remedies,

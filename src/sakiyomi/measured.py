@@ -83,7 +83,8 @@ def measure_request(
     if grouped is not None:
         steps = step_counts.count(grouped, k, every_step_drafts=drafts_every_step(facts))
         tokens = sum(step.num_tokens for step in grouped)
-        merged = sum(step.num_tokens > k + 1 for step in grouped) if k else 0
+        longest = _longest_step(facts)
+        merged = sum(step.num_tokens > longest for step in grouped) if longest else 0
     elif engine.event_is_step:
         steps, tokens = _steps_by_events(record, facts)
     response = engine.read_response(record)
@@ -113,6 +114,15 @@ def measure_request(
         largest_draft=max([*told, _draft_length(response)]),
         arrivals=_keep_arrivals(record) if guess and record.error is None else None,
     )
+
+
+def _longest_step(facts: ArmFacts | None) -> int | None:
+    """Most tokens that one step can deliver: k + 1, or 1 where the server shows no speculation."""
+    if facts is None:
+        return None
+    if facts.num_speculative_tokens:
+        return facts.num_speculative_tokens + 1
+    return 1 if facts.metrics_urls and not is_speculative(facts) else None
 
 
 def with_burst_steps(requests: Sequence[Measured], facts: ArmFacts) -> list[Measured]:

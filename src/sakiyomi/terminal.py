@@ -62,6 +62,7 @@ class Progress:
         self._done = 0
         self._started_at_s = 0.0
         self._next_line_at_s = 0.0
+        self._next_starting_s = PLAIN_LINE_EVERY_S
 
     def start(self, num_requests: int) -> None:
         """Begin: `num_requests` will be asked."""
@@ -102,6 +103,15 @@ class Progress:
             self._bar.console.print(text, markup=False, highlight=False)
         elif not self._quiet:
             warn(text)
+
+    def starting(self, arm: str, line: str, elapsed_s: float) -> None:
+        """An engine starts: its own last log line, now and then."""
+        text = f"{arm} starts, {elapsed_s:.0f} s: {line.strip()[:100]}"
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, description=text[:60])
+        elif elapsed_s >= self._next_starting_s:
+            self._next_starting_s = elapsed_s + PLAIN_LINE_EVERY_S
+            self.say(text)
 
     def stop(self) -> None:
         """End the bar, if there is one."""
