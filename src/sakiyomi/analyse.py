@@ -12,6 +12,7 @@ from sakiyomi.differences import Difference, difference_cautions, find_differenc
 from sakiyomi.engines import find_engine
 from sakiyomi.engines.engine import Engine
 from sakiyomi.measured import Measured, measure_request, with_burst_steps
+from sakiyomi.names import is_engine_log
 from sakiyomi.pairing import compare_arms
 from sakiyomi.plan import Load
 from sakiyomi.published_cells import NO_SPREAD, published_cells
@@ -239,7 +240,7 @@ def _suspects(facts: RunFacts, logs: Mapping[str, str]) -> list[Caution]:
     """Known engine defects that a launched engine's log shows."""
     cautions = []
     for arm in facts.arms:
-        text = "\n".join(log for name, log in logs.items() if name.startswith(f"engine-{arm.name}"))
+        text = "\n".join(log for name, log in logs.items() if is_engine_log(name, arm.name))
         cautions += [
             Caution(
                 "suspect",

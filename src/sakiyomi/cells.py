@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sakiyomi import cell_acceptance, stats
-from sakiyomi.cautions import CellFacts, cell_cautions
+from sakiyomi.cautions import cell_cautions
+from sakiyomi.cell_facts import CellFacts
 from sakiyomi.counter_windows import Window
 from sakiyomi.measured import Measured, is_speculative
 from sakiyomi.plan import Load

@@ -3,7 +3,6 @@
 import contextlib
 import datetime as dt
 import os
-import re
 import tomllib
 from collections.abc import Iterator
 from importlib import resources
@@ -14,6 +13,7 @@ import msgspec
 import tomli_w
 
 from sakiyomi.errors import PlanError, SakiyomiError, ScenarioError, StoreError
+from sakiyomi.names import engine_file, slug
 from sakiyomi.plan import Plan, ScenarioRef, Slo, parse_plan, parse_value
 from sakiyomi.record import RUN_FORMAT, RequestRecord, RunFacts, Snapshot
 from sakiyomi.scenario import Scenario, apply_ref, parse_scenario
@@ -111,11 +111,6 @@ def read_scenario(ref: ScenarioRef) -> Scenario:
     return apply_ref(parse_scenario(lines, ref.name, where), ref)
 
 
-def slug(name: str) -> str:
-    """A folder name from a plan's name; other scripts' letters stay."""
-    return re.sub(r"[^\w.-]+", "-", name.lower()).strip("-.")[:60] or "run"
-
-
 class RunWriter:
     """A run folder that is being written: appended and flushed a request at a time."""
 
@@ -166,11 +161,11 @@ class RunWriter:
 
     def log_path(self, arm: str, number: int) -> Path:
         """Where the log of an engine that sakiyomi launches goes."""
-        return self.folder / f"engine-{slug(arm)}-{number}.log"
+        return self.folder / engine_file(arm, number, "log")
 
     def write_config(self, arm: str, number: int, text: str) -> Path:
         """Write the config file of an engine that sakiyomi launches, beside its log."""
-        name = f"engine-{slug(arm)}-{number}.config"
+        name = engine_file(arm, number, "config")
         self._replace(name, text.encode())
         return (self.folder / name).resolve()
 
