@@ -20,8 +20,8 @@ from sakiyomi.plan import Arm, Slo
 from sakiyomi.record import RunFacts
 from sakiyomi.report import decision_text
 from sakiyomi.report import json as report_json
-from sakiyomi.report_command import read_report
 from sakiyomi.results import Report
+from sakiyomi.saved_report import read_report
 from sakiyomi.store import RunReader
 
 GATE_STATUS = {"yes": 0, "no": 3, "cannot_tell": 4}

@@ -15,9 +15,9 @@ from sakiyomi.published import published_model
 from sakiyomi.record import ArmFacts, RunFacts
 from sakiyomi.report import explanation_text
 from sakiyomi.report import json as report_json
-from sakiyomi.report_command import read_report
 from sakiyomi.results import Report
 from sakiyomi.roofline import Device
+from sakiyomi.saved_report import read_report
 from sakiyomi.weights import ReadBytes, attach_draft
 from sakiyomi.what_if import OTHER_DEVICES, WhatIf, what_if, without_draft
 

@@ -8,18 +8,13 @@ from pathlib import Path
 import msgspec
 
 from sakiyomi import store, terminal
-from sakiyomi.analyse import analyse
 from sakiyomi.compare import compare_runs, read_side
 from sakiyomi.report import find_renderer
 from sakiyomi.report import json as report_json
 from sakiyomi.report import text as report_text
 from sakiyomi.results import Report
+from sakiyomi.saved_report import read_report
 from sakiyomi.store import RunReader
-
-
-def read_report(reader: RunReader) -> Report:
-    """The report of a run folder, computed anew from its facts."""
-    return analyse(reader.facts, reader.records(), reader.snapshots(), logs=reader.logs())
 
 
 def report_command(arguments: argparse.Namespace) -> int:

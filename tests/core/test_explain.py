@@ -7,7 +7,7 @@ from sakiyomi.devices import find_device, known_devices
 from sakiyomi.explain import explain
 from sakiyomi.explain_command import explain_run, with_explanation
 from sakiyomi.report import explanation_text
-from sakiyomi.report_command import read_report
+from sakiyomi.saved_report import read_report
 from sakiyomi.what_if import WhatIf, what_if
 
 
