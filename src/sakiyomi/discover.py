@@ -58,6 +58,8 @@ async def discover(
     pages = await _pages(client, _server_root(root), _info_paths(arm))
     engine = find_engine(arm.engine)
     if arm.engine == "openai":
+        if recognise(pages) == "openai":  # reading /metrics empties TensorRT-LLM's: last of all
+            pages = {**pages, **await _pages(client, _server_root(root), ("/metrics",))}
         engine = find_engine(recognise(pages))
     api = _api(root, engine)
     if api != root and not models:
@@ -111,8 +113,7 @@ def _info_paths(arm: Arm) -> tuple[str, ...]:
     """Information pages to ask for; all engines' when the engine is not known yet."""
     if arm.engine != "openai":
         return find_engine(arm.engine).info_paths
-    paths = [path for engine in ENGINES.values() for path in engine.info_paths]
-    return tuple(dict.fromkeys([*paths, "/metrics"]))
+    return tuple(dict.fromkeys(path for engine in ENGINES.values() for path in engine.info_paths))
 
 
 def _server_root(root: str) -> str:

@@ -242,6 +242,8 @@ class _Drive:
                 endpoint = await discover(client, arm, arm.url, argv=(), say=self.say)
                 facts = endpoint.facts
             self._check_comparable(facts)
+            if self.num_starts.get(arm.name, 0) < 2:
+                self.job.progress.say(f"{arm.name}: {_evidence(endpoint)}")
             others = tuple(f for f in self.job.facts.arms if f.name != arm.name)
             self.note(arms=_in_plan_order((*others, facts), self.job.plan))
             self.job.writer.write_facts(self.job.facts)
@@ -366,6 +368,13 @@ class _Drive:
                     await _await_death(self.launched[this.arm])
                 raise
             self._check_alive(this.arm)
+
+
+def _evidence(endpoint: Endpoint) -> str:
+    """Which server this is and what it can tell, in a line."""
+    engine, facts = endpoint.engine, endpoint.facts
+    version = f" {facts.engine_version}" if facts.engine_version else ""
+    return f"{engine.title}{version}, {facts.model or 'its only model'}; {engine.evidence}"
 
 
 async def _await_death(launched: Launched) -> None:

@@ -330,6 +330,27 @@ def test_requests_without_their_record_leave_it_to_the_counters(tmp_path):
         assert cell.acceptance.num_drafts == truth.num_drafts
 
 
+def test_tensorrts_metrics_are_not_emptied_behind_a_back(tmp_path):
+    """Its JSON /metrics is a queue: whoever reads it takes it away from its other readers."""
+
+    async def main():
+        async with serve(fake("tensorrt-llm", k=K)) as server:
+            server.state.iterations.append({"iter": "of another reader"})
+            plan = Plan(
+                name="run",
+                arms=(Arm(name="a", url=server.url),),
+                scenarios=(ScenarioRef(name="mine"),),
+                repeats=1,
+            )
+            job = make_job(plan, tmp_path)
+            with contextlib.closing(job.writer):
+                await measure(job)
+            return server.state.iterations[0]
+
+    assert asyncio.run(main()) == {"iter": "of another reader"}
+    assert report_of(tmp_path).arms[0]["engine"] == "tensorrt-llm"
+
+
 def test_openvino_is_found_below_its_folder(tmp_path):
     report, cell, _ = run_one(tmp_path, fake("ovms", k=None))
     assert report.arms[0]["engine"] == "openvino"
