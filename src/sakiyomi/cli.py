@@ -13,11 +13,8 @@ exit status: 0 done, 1 failed, 2 wrong usage or a bad input, 3 decide --gate say
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
-    if not hasattr(arguments, "verb"):
-        parser.print_help()
-        return 2
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = build_parser(words).parse_args(words)
     from sakiyomi.errors import SakiyomiError
 
     try:
@@ -36,8 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The command line; only a verb that stands in `words` gets its flags, so that help is fast."""
     parser = argparse.ArgumentParser(
         prog="sakiyomi",
         description="Measure, explain and decide speculative decoding on your own workload.",
@@ -49,7 +46,8 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="COMMAND")
     for name, summary, arguments, verb in VERBS:
         sub = verbs.add_parser(name, help=summary, description=summary)
-        arguments(sub)
+        if name in words:
+            arguments(sub)
         sub.set_defaults(verb=verb)
     parser.set_defaults(verb=_version_or_help(parser))
     return parser
@@ -239,10 +237,9 @@ def _history(arguments: Arguments) -> int:
 
 
 def _fake_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    if "fake-engine" in sys.argv:  # its many knobs are its own; other verbs do not pay for them
-        from sakiyomi import fake_engine
+    from sakiyomi import fake_engine
 
-        fake_engine.add_arguments(parser)
+    fake_engine.add_arguments(parser)
 
 
 def _fake_engine(arguments: Arguments) -> int:
