@@ -122,6 +122,20 @@ def decode_object(data: bytes) -> dict[str, Any]:
     return raw if isinstance(raw, dict) else {}
 
 
+def token_logprob(entry: dict[str, Any]) -> dict[str, Any]:
+    """A token of `logprobs.content` with its alternatives, without their bytes."""
+    options = entry.get("top_logprobs")
+    return {
+        "token": entry.get("token"),
+        "logprob": entry.get("logprob"),
+        "top_logprobs": [
+            {"token": option.get("token"), "logprob": option.get("logprob")}
+            for option in (options if isinstance(options, list) else [])
+            if isinstance(option, dict)
+        ],
+    }
+
+
 def error_text(error: Any) -> str:
     """The words of an error object as servers send it: text, {"message"}, {"error": {...}}."""
     if isinstance(error, dict):

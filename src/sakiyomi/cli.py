@@ -125,6 +125,17 @@ def _report(arguments: Arguments) -> int:
     return report_command(arguments)
 
 
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--parquet", metavar="FILE", required=True, help="one row a request")
+
+
+def _export(arguments: Arguments) -> int:
+    from sakiyomi.export_command import export_command
+
+    return export_command(arguments)
+
+
 def _compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the first is the baseline")
     parser.add_argument("-o", "--output", metavar="FILE", help=".html .md .json .csv .txt")
@@ -257,6 +268,7 @@ VERBS: tuple[Verb, ...] = (
     ("explain", "where the time goes: bytes, ceilings, step cost", _explain_arguments, _explain),
     ("decide", "which arm on which path, and why", _decide_arguments, _decide),
     ("report", "a run as .html, .md, .json, .csv or text", _report_arguments, _report),
+    ("export", "the requests of a run as a table", _export_arguments, _export),
     ("bytes", "read bytes and ceilings of a model", _bytes_arguments, _bytes),
     ("scenarios", "built-in scenarios; make one from own logs", _scenarios_arguments, _scenarios),
     ("history", "runs on this machine", _history_arguments, _history),

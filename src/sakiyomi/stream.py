@@ -17,6 +17,7 @@ from sakiyomi.chunk import (
     decode_object,
     error_text,
     payload,
+    token_logprob,
 )
 from sakiyomi.errors import StreamError
 from sakiyomi.record import EventKind, RequestError
@@ -173,6 +174,7 @@ class TokenStream:
         self._usage_data = b""
         self._timings_data = b""
         self._evidence: dict[str, Any] = {}
+        self._logprobs: list[bytes] = []
         self._at_s = 0.0
         self._is_broken = False  # where events begin is not known any more
 
@@ -223,6 +225,8 @@ class TokenStream:
         for key, data in (("usage", self._usage_data), ("timings", self._timings_data)):
             if data:
                 evidence[key] = decode_object(data).get(key)
+        if self._logprobs:
+            evidence["logprobs"] = [token_logprob(decode_object(data)) for data in self._logprobs]
         return {
             "event_at_s": self.event_at_s,
             "event_tokens": self.event_tokens,
@@ -258,6 +262,7 @@ class TokenStream:
         self._take_head(chunk, data, name)
         if chunk.choices:  # after the usage: the chunk that brings it may have none
             self._take_choices(chunk, chunk.choices, at_s)
+            self._keep_logprobs(chunk.choices)
 
     def take_document(self, data: bytes) -> bool:
         """A whole answer instead of a stream: its counts. False when it is no JSON object."""
@@ -368,6 +373,12 @@ class TokenStream:
         self.event_step_mark += [*missing, timings.predicted_ms]
         self.event_num_draft_tokens += [*missing, timings.draft_n]
         self.event_num_accepted_tokens += [*missing, timings.draft_n_accepted]
+
+    def _keep_logprobs(self, choices: list[Choice]) -> None:
+        """Bytes now, reading later: only a pass that asks for logprobs has any."""
+        for choice in choices:
+            if choice.logprobs is not None and choice.logprobs.content:
+                self._logprobs += [bytes(entry) for entry in choice.logprobs.content]
 
     def _keep_evidence(self, chunk: Chunk) -> None:
         for key, value in (

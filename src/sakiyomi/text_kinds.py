@@ -59,7 +59,7 @@ def character_class(text: str, offset: int) -> str:
     if rest[0] in "\r\n":
         return "line end"
     if rest[0] in " \t\u3000":
-        at_line_start = offset == 0 or text[offset - 1] in "\r\n \t"
+        at_line_start = offset > 0 and text[offset - 1] in "\r\n \t"
         if at_line_start or rest[1:2] in (" ", "\t"):
             return "indentation"
         rest = rest[1:] or rest
