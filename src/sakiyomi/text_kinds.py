@@ -60,7 +60,7 @@ def character_class(text: str, offset: int) -> str:
         return "line end"
     if rest[0] in " \t\u3000":
         at_line_start = offset > 0 and text[offset - 1] in "\r\n \t"
-        if at_line_start or rest[1:2] in (" ", "\t"):
+        if at_line_start or rest[0] == "\t" or rest[1:2] in (" ", "\t"):
             return "indentation"
         rest = rest[1:] or rest
     return _class_of(rest[0])
