@@ -125,10 +125,13 @@ def _speculate(xllamacpp: Any, speculative: Any, options: argparse.Namespace) ->
         _set(speculative.ngram_mod, f"n_{name}", getattr(options, f"spec_ngram_mod_n_{name}"))
     for kind in _NGRAM_KINDS:
         room = "ngram_" + kind.replace("-", "_")
+        lookup = getattr(speculative, room)
         # llama-server has a draft length of its own for lookups; here one flag means k everywhere.
-        _set(getattr(speculative, room), "size_m", options.spec_draft_n_max)
+        _set(lookup, "size_m", options.spec_draft_n_max)
         for name in ("size_n", "size_m", "min_hits"):
-            _set(getattr(speculative, room), name, getattr(options, f"spec_{room}_{name}"))
+            _set(lookup, name, getattr(options, f"spec_{room}_{name}"))
+        # A draft shorter than its lookup is dropped by llama.cpp: k = 1 would never draft.
+        lookup.size_n = min(lookup.size_n, lookup.size_m)
     if options.spec_synth_rates:
         speculative.synth_rates = [float(rate) for rate in options.spec_synth_rates.split(",")]
     _set(speculative, "synth_len", options.spec_synth_len)

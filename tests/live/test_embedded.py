@@ -150,12 +150,15 @@ def test_none_and_all_of_the_drafts_can_be_accepted(tmp_path, rate, per_step):
     assert {step.num_tokens for step in drafting} == {per_step}
 
 
-def test_a_lookup_draft_can_be_refused_by_force(tmp_path):
+@pytest.mark.parametrize("num_speculative_tokens", [1, 3, 4])
+def test_a_lookup_draft_can_be_refused_by_force(tmp_path, num_speculative_tokens):
     _, ngram = embedded_arms(None, say=print)
-    arm = llamacpp.force_acceptance(ngram, (0.0,) * 3)
+    arm = llamacpp.force_acceptance(ngram, (0.0,) * num_speculative_tokens)
     records, counted = asyncio.run(measured(arm, tmp_path, max_tokens=60, prompts=PROMPTS[:1]))
     assert counted.num_drafts > 0
-    assert counted.num_draft_tokens > counted.num_drafts
+    assert counted.num_draft_tokens == pytest.approx(
+        counted.num_drafts * num_speculative_tokens, rel=0.1
+    )
     assert counted.num_accepted_tokens == 0
     assert {step.num_tokens for step in llamacpp.group_steps(records[0])} == {1}
 
