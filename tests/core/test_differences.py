@@ -2,9 +2,10 @@
 
 import pytest
 
+from sakiyomi.analyse import analyse
 from sakiyomi.differences import difference_cautions, find_differences
-from sakiyomi.plan import Arm, Speculation
-from sakiyomi.record import ArmFacts
+from sakiyomi.plan import Arm, Plan, ScenarioRef, Speculation
+from sakiyomi.record import RUN_FORMAT, ArmFacts, Environment, RunFacts, Snapshot
 
 
 def facts(name="a", **fields):
@@ -122,3 +123,49 @@ def test_versions_of_two_engines_are_not_compared():
 
 def test_what_one_side_does_not_tell_is_no_difference():
     assert find_differences(facts(engine_version="0.33.0", device="H200"), facts("b")) == []
+
+
+def test_clock_and_power_at_both_ends_of_the_repeats():
+    """An engine without a metrics page has snapshots of the device alone."""
+    run = RunFacts(
+        format=RUN_FORMAT,
+        run_id="r",
+        created="",
+        plan=Plan(
+            name="p",
+            arms=tuple(Arm(name=name, url="http://h") for name in "ab"),
+            scenarios=(ScenarioRef(name="s"),),
+        ),
+        environment=Environment(tool_version="0"),
+        arms=(facts("a"), facts("b")),
+    )
+    ends = [
+        Snapshot(
+            at_s=0.0,
+            url="",
+            arm=arm,
+            scenario="s",
+            load="closed-1",
+            repeat=0,
+            moment=moment,
+            window=window,
+            clock_mhz=clock,
+            power_w=power,
+        )
+        for arm, window, moment, clock, power in (
+            ("a", 1, "before", 1900.0, 300.0),
+            ("a", 1, "after", 1980.0, 340.0),
+            ("b", 2, "before", 1500.0, 250.0),
+            ("b", 2, "after", 1600.0, 270.0),
+        )
+    ]
+    report = analyse(run, [], ends)
+    assert [(a["gpu_clock_mhz"], a["gpu_power_w"]) for a in report.arms] == [
+        (1940, 320),
+        (1550, 260),
+    ]
+    (caution,) = report.cautions
+    assert caution.kind == "arms_differ"
+    assert caution.detail["differences"] == [
+        {"field": "gpu_clock_mhz", "baseline": 1940, "arm": 1550}
+    ]
