@@ -4,8 +4,9 @@
 
 Each import runs in a fresh process over a log written beside it: JSON lines of chat requests, one
 JSON array of the same, LiteLLM spend logs, and one OTLP/JSON object. `bare` decodes the same JSON
-lines with msgspec and does nothing else: the floor. `x bare` is the median of paired rounds.
-The last column is the peak memory of ten times fewer rows: flat means the two are alike.
+lines with msgspec and does nothing else: the floor. `x bare` is the median ratio of CPU seconds in
+paired rounds: other work on the machine stretches the seconds, not the ratio. The last column is
+the peak memory of ten times fewer rows: flat means the two are alike.
 """
 
 import argparse
@@ -108,7 +109,7 @@ def read(kind, path):
     """Run in a process of its own: seconds and peak memory of one import."""
     from sakiyomi.import_log import ImportOptions, import_log
 
-    started_s = time.perf_counter()
+    started_s, started_cpu_s = time.perf_counter(), time.process_time()
     if kind == "bare":
         import msgspec
 
@@ -117,8 +118,10 @@ def read(kind, path):
     else:
         num = import_log([Path(path)], ImportOptions(name="log")).num_requests
     elapsed_s = time.perf_counter() - started_s
+    cpu_s = time.process_time() - started_cpu_s
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    json.dump({"elapsed_s": elapsed_s, "peak_bytes": peak_bytes, "num": num}, sys.stdout)
+    found = {"elapsed_s": elapsed_s, "cpu_s": cpu_s, "peak_bytes": peak_bytes, "num": num}
+    json.dump(found, sys.stdout)
 
 
 def measure(kind, path, num_rows):
@@ -126,7 +129,7 @@ def measure(kind, path, num_rows):
     out = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     found = json.loads(out.stdout)
     assert found["num"] == num_rows, found
-    return found["elapsed_s"], found["peak_bytes"] / 1e6
+    return found["elapsed_s"], found["cpu_s"], found["peak_bytes"] / 1e6
 
 
 def main():
@@ -145,22 +148,24 @@ def main():
                 logs[kind, num_rows] = Path(folder) / f"{kind}-{num_rows}.json"
                 write_log(logs[kind, num_rows], kind, num_rows)
         seconds = {kind: [] for kind in KINDS}
+        cpu = {kind: [] for kind in KINDS}
         peak = {kind: [] for kind in KINDS}
         for _ in range(arguments.rounds):
             for kind in KINDS:
-                elapsed_s, peak_mb = measure(kind, logs[kind, arguments.rows], arguments.rows)
+                log = logs[kind, arguments.rows]
+                elapsed_s, cpu_s, peak_mb = measure(kind, log, arguments.rows)
                 seconds[kind].append(elapsed_s)
+                cpu[kind].append(cpu_s)
                 peak[kind].append(peak_mb)
         print(f"{arguments.rows} rows, {os.cpu_count()} CPUs")
-        print(f"{'log':9}{'MB':>7}{'s':>8}{'x bare':>8}{'rows/s':>9}{'peak MB':>9}{'of 1/10':>9}")
+        print(f"{'log':9}{'MB':>6}{'s':>8}{'CPU s':>8}{'x bare':>8}{'peak MB':>9}{'of 1/10':>9}")
         for kind in KINDS:
             path, small = logs[kind, arguments.rows], logs[kind, arguments.rows // 10]
-            ratios = [a / b for a, b in zip(seconds[kind], seconds["bare"], strict=True)]
-            elapsed_s = statistics.median(seconds[kind])
-            _, small_mb = measure(kind, small, arguments.rows // 10)
+            ratios = [a / b for a, b in zip(cpu[kind], cpu["bare"], strict=True)]
+            small_mb = measure(kind, small, arguments.rows // 10)[2]
             print(
-                f"{kind:9}{path.stat().st_size / 1e6:7.0f}{elapsed_s:8.2f}"
-                f"{statistics.median(ratios):8.2f}{arguments.rows / elapsed_s:9.0f}"
+                f"{kind:9}{path.stat().st_size / 1e6:6.0f}{statistics.median(seconds[kind]):8.1f}"
+                f"{statistics.median(cpu[kind]):8.1f}{statistics.median(ratios):8.1f}"
                 f"{statistics.median(peak[kind]):9.1f}{small_mb:9.1f}"
             )
 

@@ -85,6 +85,8 @@ def read_attributes(raw: Any) -> dict[str, Any]:
 def _any_value(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
+    if "stringValue" in value:
+        return value["stringValue"]
     if "arrayValue" in value:
         return [_any_value(item) for item in (value["arrayValue"] or {}).get("values") or ()]
     if "kvlistValue" in value:

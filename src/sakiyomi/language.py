@@ -52,7 +52,7 @@ def detect_language(text: str) -> str:
 
 
 def _latin(sample: str) -> str:
-    words = sample.lower().split()
+    words = sample[: SAMPLE_CHARACTERS // 2].lower().split()
     num_words = sum(map(str.isalpha, words))  # pieces of code are no words
     if num_words < 4:
         return "en" if any(map(str.isalpha, sample)) else "other"

