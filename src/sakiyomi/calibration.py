@@ -145,7 +145,8 @@ def fit_calibration(
     for arm in facts.arms:
         spec = planned[arm.name].speculation
         if spec is not None:
-            groups.setdefault((arm.engine, arm.model, spec.method), []).append(arm.name)
+            key = (arm.engine, arm.model, arm.speculative_method or spec.method)
+            groups.setdefault(key, []).append(arm.name)
     fits = [
         _fit(facts, requests, key, [planned[name] for name in names], load.label)
         for key, names in groups.items()

@@ -82,8 +82,8 @@ def read_slo(path: Path) -> dict[str, Slo]:
         raw = tomllib.loads(read_text(path, PlanError))
     except tomllib.TOMLDecodeError as problem:
         raise PlanError(f"{path}: {problem}", "check the TOML near that line") from problem
-    limits: dict[str, Slo] = parse_value(raw.get("slo", raw), dict[str, Slo], str(path))
-    return limits
+    tables: dict[str, Any] = parse_value(raw.get("slo", raw), dict[str, Any], str(path))
+    return {name: parse_value(table, Slo, f"{path}: {name}") for name, table in tables.items()}
 
 
 def built_in_scenarios() -> list[str]:
