@@ -28,8 +28,13 @@ bench: $(VENV)/.dev $(VENV)/.local
 	$(BIN)/python benchmarks/ruler.py
 	$(BIN)/python benchmarks/start.py
 
-docs: $(VENV)/.dev
-	$(BIN)/python tools/build_docs.py
+docs: .cache/docs/.done
+	NO_MKDOCS_2_WARNING=1 .cache/docs/bin/mkdocs build --quiet
+
+.cache/docs/.done: requirements/docs.txt
+	$(PYTHON) -m venv .cache/docs
+	.cache/docs/bin/python -m pip --disable-pip-version-check -q install -r requirements/docs.txt
+	@touch $@
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix $(PACKAGES)
