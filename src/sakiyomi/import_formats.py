@@ -10,6 +10,7 @@ import msgspec
 
 from sakiyomi.import_messages import BadRow, kind_of, make_prompt, read_messages, unpack
 from sakiyomi.import_traces import read_langfuse, read_otlp, read_span
+from sakiyomi.json_values import CONTAINERS
 from sakiyomi.log_times import as_count, read_timing
 from sakiyomi.logged import Logged, find_body, read_prompt, read_sampled, text_or_none
 
@@ -32,8 +33,22 @@ def read_entry(entry: Any, columns: Mapping[str, str]) -> Sequence[Logged]:
             return read(entry)
     body = find_body(entry)
     if body is None:
+        for key in sorted(CONTAINERS & entry.keys()):
+            if isinstance(entry[key], list):
+                return _page(entry[key], columns)
         raise BadRow("no messages, prompt or conversation in it")
     return (_chat_log(entry, body),)
+
+
+def _page(rows: Sequence[Any], columns: Mapping[str, str]) -> Sequence[Logged]:
+    """The rows of an API's page that stands on a line of its own; bad ones cost themselves."""
+    found: list[Logged] = []
+    for row in rows:
+        try:
+            found += read_entry(row, columns)
+        except BadRow as problem:
+            found.append(Logged(format="page", reason=str(problem)))
+    return found
 
 
 def _chat_log(entry: Mapping[str, Any], body: Mapping[str, Any]) -> Logged:

@@ -242,6 +242,51 @@ def test_a_broken_first_row_is_a_bad_row(tmp_path):
     assert [one.examples for one in imported.skipped] == [("log.jsonl:1",)]
 
 
+def big(number):
+    return chat(f"Big question number {number}?", response="x" * 1_200_000)
+
+
+@pytest.mark.parametrize("shape", ["lines", "array", "wrapped", "indented array", "pretty object"])
+def test_entries_longer_than_what_the_kind_is_told_from(tmp_path, shape):
+    rows = [big(n) for n in range(3)]
+    raw = {
+        "lines": "\n".join(map(json.dumps, rows)),
+        "array": json.dumps(rows),
+        "wrapped": json.dumps({"meta": {"n": 3}, "data": rows}),
+        "indented array": json.dumps(rows, indent=1),
+        "pretty object": "\n".join(json.dumps(row, indent=1) for row in rows),
+    }[shape]
+    # a wrapping object is told from its keys, so they must stand before the first megabyte ends
+    imported = read(write(tmp_path, "log.jsonl", raw))
+    assert asked(imported) == [("", (f"Big question number {n}?",)) for n in range(3)]
+    assert imported.skipped == ()
+
+
+def test_pages_of_an_api_one_a_line(tmp_path):
+    pages = [
+        {"data": [chat(f"Question {p}{n}?") for n in range(3)] + [{"no": 1}]} for p in range(2)
+    ]
+    imported = read(write(tmp_path, "pages.jsonl", pages))
+    assert asked(imported) == [("", (f"Question {p}{n}?",)) for p in range(2) for n in range(3)]
+    assert skipped(imported) == {
+        "no messages, prompt or conversation in it": (2, ("pages.jsonl:1", "pages.jsonl:2"))
+    }
+
+
+def test_a_file_cut_in_the_middle_keeps_what_is_whole(tmp_path):
+    raw = json.dumps([chat(f"Question number {n}?") for n in range(50)], indent=1)
+    imported = read(write(tmp_path, "log.json", raw[:-40]))
+    assert len(asked(imported)) == 49
+    assert [one.num_rows for one in imported.skipped] == [1]
+
+
+def test_a_cut_gzip_file_is_named(tmp_path):
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(chat("How are you?" * 999)).encode())[:-20])
+    with pytest.raises(ScenarioError, match=r"log\.jsonl\.gz"):
+        read(path)
+
+
 # --- messages ------------------------------------------------------------------------------------
 
 
@@ -256,6 +301,9 @@ def test_a_broken_first_row_is_a_bad_row(tmp_path):
         ({"messages": [{"role": "user", "content": "a?"}, {"role": "user", "content": "b"}]}, ("", ("a?\n\nb",))),
         ({"contents": [{"role": "user", "parts": [{"text": "a?"}]}, {"role": "model", "parts": [{"text": "x"}]}]}, ("", ("a?",))),
         ({"prompt": ["a?"]}, ("", ("a?",))),
+        ({"input": [{"role": "user", "content": "a?"}, {"type": "function_call", "name": "f"}, {"type": "function_call_output", "output": "7"}], "instructions": "S"}, ("S", ("a?",))),
+        ({"messages": [{"author": {"role": "user"}, "content": {"parts": ["a?"]}}]}, ("", ("a?",))),
+        ({"messages": [{"role": "user", "content": [{"type": "thinking", "text": "no"}, {"type": "tool_result", "content": "no"}, {"type": "text", "text": "a?"}]}]}, ("", ("a?",))),
         ({"prompt": "a?", "attributes": {"team": 1}}, ("", ("a?",))),
         ({"instruction": "Sum up.", "input": "A text", "output": "x"}, ("", ("Sum up.\n\nA text",))),
         ({"system_prompt": "S", "question": "a?", "answer": "x"}, ("S", ("a?",))),
@@ -264,6 +312,22 @@ def test_a_broken_first_row_is_a_bad_row(tmp_path):
 )  # fmt: skip
 def test_forms_of_a_request(tmp_path, row, expected):
     assert asked(read(write(tmp_path, "log.jsonl", [row]))) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"prompt": [1, 2, 3]}, "a prompt of token ids"),
+        ({"prompt": "   "}, "no user text"),
+        ({"messages": [{"role": "stranger", "content": "a"}]}, "a message of an unknown role"),
+        ({"messages": [None]}, "a message is null instead of an object"),
+        ({"answer": 1}, "no messages, prompt or conversation in it"),
+        ({"turns": [1, 2]}, "no user text"),
+    ],
+)
+def test_reasons_for_skipping(tmp_path, row, reason):
+    imported = read(write(tmp_path, "log.jsonl", [chat("good?"), row]))
+    assert skipped(imported) == {reason: (1, ("log.jsonl:2",))}
 
 
 def test_images_and_tool_results_are_said_to_be_left_out(tmp_path):

@@ -253,6 +253,7 @@ SPANS = {
             "gen_ai.response.time_to_first_chunk": 0.5,
         }
     ),
+    "structured attributes": otlp(USAGE),
     "vercel": otlp({"ai.prompt.messages": json.dumps(MESSAGES), **USAGE, "ai.response.msToFirstChunk": 500.0}),
     "console exporter": {
         "name": "chat m",
@@ -264,6 +265,23 @@ SPANS = {
         "events": [],
     },
 }  # fmt: skip
+
+
+def _structured(value):
+    """A value in OTLP's own types instead of JSON text."""
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [_structured(item) for item in value]}}
+    if isinstance(value, dict):
+        pairs = [{"key": key, "value": _structured(item)} for key, item in value.items()]
+        return {"kvlistValue": {"values": pairs}}
+    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": value}
+
+
+SPANS["structured attributes"]["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"] += [
+    {"key": "gen_ai.input.messages", "value": _structured(PARTS)},
+    {"key": "gen_ai.system_instructions", "value": _structured([{"type": "text", "content": "S"}])},
+    {"key": "gen_ai.response.time_to_first_chunk", "value": _structured(0.5)},
+]
 
 
 @pytest.mark.parametrize("name", SPANS)
