@@ -14,7 +14,7 @@ EMBEDDED_MAX_TOKENS = 64
 """A few minutes on two cores."""
 URL_SCENARIOS = ("ja_chat", "code_agent")
 URL_CONVERSATIONS = 8
-"""About five minutes at 70 tokens a second."""
+"""The fewest at which an interval keeps its level well (benchmarks/coverage.py)."""
 
 
 class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
