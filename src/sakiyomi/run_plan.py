@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -54,8 +55,10 @@ def _scenario_ref(name: str, flags: RunFlags) -> ScenarioRef:
     if not flags.urls:
         cap, num_requests = cap or EMBEDDED_MAX_TOKENS, num_requests or EMBEDDED_REQUESTS
     if name.endswith(".jsonl"):
-        stem = re.sub(r"^.*[/\\]|\.jsonl$", "", name)
-        return ScenarioRef(name=stem, file=name, max_tokens=cap, num_requests=num_requests)
+        stem = Path(name).stem
+        return ScenarioRef(
+            name=stem, file=str(Path(name).resolve()), max_tokens=cap, num_requests=num_requests
+        )
     num_conversations = None if num_requests else URL_CONVERSATIONS
     return ScenarioRef(
         name=name,
