@@ -241,13 +241,16 @@ def record_failure(name: str, environment: Path, out: Path) -> None:
                 status = f"{status} {code}"
             except OSError as error:
                 status = f"{status} {type(error).__name__}"
+                break
+            if code != 200 or b'"error"' in answer:
+                break
         time.sleep(3)
     ended = server.poll()
     print(f"{name}: exit {ended} after {seconds:.0f} s, answers {status}", flush=True)
     stop(server)
     if listener is not None:
         listener.close()
-    (out / f"log-{name}.txt").write_text(trimmed_log(log, 60))
+    (out / f"log-{name}.txt").write_text(trimmed_log(log, 150))
     log.unlink()
 
 
