@@ -72,7 +72,7 @@ class GapShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the pass says. `silent`: arms whose server gave no usable logprobs, and why."""
+    """Everything the pass says. `silent`: where no usable logprobs came, and why."""
 
     scenarios: tuple[ScenarioWhy, ...]
     gaps: tuple[GapShare, ...]
@@ -88,14 +88,14 @@ def find_why(facts: RunFacts, records: Sequence[RequestRecord]) -> Why:
     arms = {arm.name: arm for arm in facts.arms}
     baselines = _baseline_logprobs(records, arms)
     units: dict[tuple[str, str], dict[str, Unit]] = {}
-    silent: dict[str, str] = {}
+    silent: dict[tuple[str, str], str] = {}
     for record in records:
         arm = arms.get(record.key.arm)
         if arm is None or record.key.warmup or record.error or not is_speculative(arm):
             continue
         found = token_facts(record, arm, baselines.get(_twin(record)))
         if isinstance(found, str):
-            silent.setdefault(arm.name, found)
+            silent.setdefault((record.key.scenario, arm.name), found)
             continue
         cell = units.setdefault((record.key.scenario, arm.name), {})
         cell.setdefault(record.key.conversation_id, []).extend(found)
@@ -105,7 +105,7 @@ def find_why(facts: RunFacts, records: Sequence[RequestRecord]) -> Why:
     return Why(
         scenarios=tuple(_scenario(key, cell, seed) for key, cell in told.items()),
         gaps=tuple(_gaps(told, seed)),
-        silent={name: why for name, why in silent.items() if name not in {a for _, a in told}},
+        silent={" x ".join(key): why for key, why in silent.items() if key not in told},
     )
 
 

@@ -32,7 +32,10 @@ def why_pass(plan: Plan, arguments: argparse.Namespace, run_plan: RunPlan) -> Wh
 
 
 def why_plan(plan: Plan) -> Plan:
-    """The plan of the pass: one repeat, a few conversations, one at a time, with logprobs."""
+    """The plan of the pass: one repeat, a few conversations, one at a time, with logprobs.
+
+    Greedy, so that a plain arm's alternatives are those of the speculative arm's own text.
+    """
     asked = {"logprobs": True, "top_logprobs": NUM_ALTERNATIVES}
     return msgspec.structs.replace(
         plan,
@@ -45,6 +48,7 @@ def why_plan(plan: Plan) -> Plan:
         scenarios=tuple(
             msgspec.structs.replace(
                 ref,
+                temperature=0.0,
                 num_conversations=min(
                     ref.num_conversations or NUM_CONVERSATIONS, NUM_CONVERSATIONS
                 ),

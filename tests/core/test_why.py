@@ -135,7 +135,7 @@ def test_entropy_that_decides_nothing_explains_nothing():
 def test_a_silent_server_is_named():
     found = why.find_why(FACTS, [record([1, 2, 2], [])])
     assert found.scenarios == ()
-    assert "no alternatives" in found.silent["mtp"]
+    assert "no alternatives" in found.silent["s x mtp"]
 
 
 def test_logprobs_of_a_stream_are_kept_without_their_bytes():
