@@ -101,6 +101,9 @@ def find_why(facts: RunFacts, records: Sequence[RequestRecord]) -> Why:
         cell.setdefault(record.key.conversation_id, []).extend(found)
     seed = facts.plan.seed
     told = {key: [u for u in cell.values() if u] for key, cell in units.items()}
+    for key, cell in told.items():
+        if not cell:
+            silent[key] = "no draft reached a token with known alternatives"
     told = {key: cell for key, cell in told.items() if cell}
     return Why(
         scenarios=tuple(_scenario(key, cell, seed) for key, cell in told.items()),
