@@ -1,4 +1,4 @@
-"""Draft lengths of a run's paths: which arm tells, which costs are known, k by concurrency. Pure."""
+"""Draft lengths of a run's paths: which arm tells, what steps cost, k by concurrency. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence

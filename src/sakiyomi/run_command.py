@@ -2,29 +2,30 @@
 
 import argparse
 import asyncio
-import os
-import shlex
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from sakiyomi import terminal
+from sakiyomi import terminal, until_established
 from sakiyomi.analyse import analyse
-from sakiyomi.client import Timeouts
-from sakiyomi.drive import Connection, Job, finished_conversations, measure
-from sakiyomi.engines import find_engine
-from sakiyomi.environment import read_environment
+from sakiyomi.calibration import calibration_plan, fit_calibration
+from sakiyomi.drive import measure
+from sakiyomi.dry_run import dry_run
+from sakiyomi.engines import ENGINES
 from sakiyomi.errors import PlanError, SakiyomiError
-from sakiyomi.launch import end_strays, fill_command, find_strays
-from sakiyomi.plan import Arm, Plan
-from sakiyomi.record import RUN_FORMAT, Caution, RunFacts, ScenarioFacts
+from sakiyomi.launch import end_strays, find_strays
+from sakiyomi.plan import Plan
+from sakiyomi.record import RunFacts
 from sakiyomi.report import json as report_json
 from sakiyomi.report import text as report_text
+from sakiyomi.run_job import make_job
 from sakiyomi.run_plan import RunFlags, override, plan_from_flags
 from sakiyomi.scenario import Scenario
-from sakiyomi.store import RunReader, RunWriter, now_text, open_run, read_plan, read_scenario
-from sakiyomi.workload import choose_schedule, passes
+from sakiyomi.store import RunReader, open_run, read_plan, read_scenario
+from sakiyomi.tune_command import tune
+from sakiyomi.workload import choose_schedule
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -32,18 +33,41 @@ def run_command(arguments: argparse.Namespace) -> int:
     _report_strays(end=arguments.end_strays)
     reader = open_run(arguments.resume) if arguments.resume else None
     plan = _plan(arguments, reader)
-    scenarios = {ref.name: read_scenario(ref) for ref in plan.scenarios}
-    schedule = choose_schedule(plan, fits_together=_embedded(plan))
+    if arguments.until_established or (reader and reader.facts.looks):
+        plan = until_established.prepare(plan, arguments, reader)
+    if (arguments.calibrate or plan.calibrate) and reader is None:
+        plan = calibration_plan(plan, ENGINES)
     if arguments.dry_run:
-        terminal.write("\n".join(_dry_run(plan, scenarios, schedule)))
+        scenarios, schedule = _ready(plan)
+        head = f"plan {plan.name}: {_schedule_words(plan, schedule)}"
+        terminal.write("\n".join([head, "", *dry_run(plan, scenarios, schedule)]))
         return 0
-    job = _job(arguments, plan, scenarios, schedule, reader)
+    if arguments.tune:
+        return tune(plan, arguments, run_plan)
+    folder, facts = run_plan(plan, arguments, reader)
+    return finish(folder, facts, arguments)
+
+
+def run_plan(
+    plan: Plan, arguments: argparse.Namespace, reader: RunReader | None = None
+) -> tuple[Path, RunFacts]:
+    """Carry out one plan; its run folder and facts."""
+    scenarios, schedule = _ready(plan)
+    kind: Literal["workload", "calibration"] = "calibration" if plan.calibrate else "workload"
+    job = make_job(arguments, plan, scenarios, schedule, reader, kind)
+    if arguments.until_established:
+        until_established.watch(job, until_established.parse_time(arguments.budget))
     job.progress.say(f"run {job.facts.run_id}: {_schedule_words(plan, schedule)}")
     try:
         facts = asyncio.run(measure(job))
     finally:
         job.writer.close()
-    return finish(job.writer.folder, facts, arguments)
+    return job.writer.folder, facts
+
+
+def _ready(plan: Plan) -> tuple[dict[str, Scenario], str]:
+    scenarios = {ref.name: read_scenario(ref) for ref in plan.scenarios}
+    return scenarios, choose_schedule(plan, fits_together=_embedded(plan))
 
 
 def finish(folder: Path, facts: RunFacts, arguments: argparse.Namespace) -> int:
@@ -55,6 +79,9 @@ def finish(folder: Path, facts: RunFacts, arguments: argparse.Namespace) -> int:
     else:
         terminal.write(report_text.render(report, terminal.width()))
         run = folder.name if not arguments.out else str(folder)
+        if facts.kind == "calibration":
+            _say_calibration(reader, run)
+            return 0
         terminal.write(
             f"saved: {run}\nnext: sakiyomi explain {run} · sakiyomi report {run} -o report.html"
         )
@@ -72,6 +99,16 @@ def finish(folder: Path, facts: RunFacts, arguments: argparse.Namespace) -> int:
             f"the answers as received are in {folder / 'requests.jsonl'}",
         )
     return 0
+
+
+def _say_calibration(reader: RunReader, run: str) -> None:
+    """The fit, and where to use it."""
+    from sakiyomi.decide_command import read_requests
+    from sakiyomi.report.decision_text import calibration_sentence
+
+    for fit in fit_calibration(reader.facts, read_requests(reader)):
+        terminal.write(calibration_sentence(fit) + "\n")
+    terminal.write(f"saved: {run}\nnext: sakiyomi decide RUN --calibration {run}")
 
 
 def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
@@ -108,88 +145,12 @@ def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
         return override(read_plan(Path(arguments.plan)), flags)
     if flags.urls:
         return plan_from_flags(flags, ())
-    from sakiyomi.embedded import embedded_arms
+    from sakiyomi.embedded import embedded_arms, self_draft_arm
 
-    return plan_from_flags(flags, embedded_arms(arguments.model, say=terminal.warn))
-
-
-def _job(
-    arguments: argparse.Namespace,
-    plan: Plan,
-    scenarios: dict[str, Scenario],
-    schedule: str,
-    reader: RunReader | None,
-) -> Job:
-    if reader:
-        writer = RunWriter(reader.folder)
-        facts = msgspec.structs.replace(reader.facts, plan=plan, finished=False, interrupted=False)
-        if any(f.content_hash != scenarios[f.name].content_hash for f in facts.scenarios):
-            raise PlanError(
-                f"{reader.folder.name}: a scenario has changed since the run began",
-                "restore the scenario file, or start a new run",
-            )
-    else:
-        writer = RunWriter.create(plan.name, Path(arguments.out) if arguments.out else None)
-        facts = RunFacts(
-            format=RUN_FORMAT,
-            run_id=f"{writer.folder.name}-{os.urandom(3).hex()}",
-            created=now_text(),
-            plan=plan,
-            environment=read_environment(),
-            scenarios=tuple(_scenario_facts(scenario) for scenario in scenarios.values()),
-            cautions=tuple(_flag_cautions(arguments)),
-        )
-    writer.write_facts(facts)
-    timeouts = Timeouts()
-    if arguments.first_token_timeout:
-        timeouts = msgspec.structs.replace(timeouts, first_token_s=arguments.first_token_timeout)
-    if arguments.silence_timeout:
-        timeouts = msgspec.structs.replace(timeouts, silence_s=arguments.silence_timeout)
-    return Job(
-        plan=plan,
-        scenarios=scenarios,
-        schedule=schedule,
-        facts=facts,
-        writer=writer,
-        progress=terminal.Progress(quiet=False),
-        connection=Connection(
-            timeouts=timeouts,
-            ca_file=arguments.ca_file,
-            insecure=arguments.insecure,
-            api_keys={arm.name: _api_key(arm) for arm in plan.arms},
-        ),
-        finished=finished_conversations(reader.records(), scenarios) if reader else set(),
-        first_window=max((r.key.window for r in reader.records()), default=0) if reader else 0,
-    )
-
-
-def _scenario_facts(scenario: Scenario) -> ScenarioFacts:
-    return ScenarioFacts(
-        name=scenario.name,
-        num_conversations=len(scenario.conversations),
-        sampling=scenario.sampling,
-        content_hash=scenario.content_hash,
-        language=scenario.language,
-        category=scenario.category,
-    )
-
-
-def _flag_cautions(arguments: argparse.Namespace) -> list[Caution]:
-    if not arguments.insecure:
-        return []
-    return [Caution("tls_not_verified", "TLS certificates were not verified (--insecure)")]
-
-
-def _api_key(arm: Arm) -> str | None:
-    if not arm.api_key_env:
-        return None
-    key = os.environ.get(arm.api_key_env)
-    if not key:
-        raise PlanError(
-            f"arm {arm.name}: environment variable {arm.api_key_env} is empty or not set",
-            f"export {arm.api_key_env}=...",
-        )
-    return key
+    plain, ngram = embedded_arms(arguments.model, say=terminal.warn)
+    if arguments.calibrate and plain.model:  # looked-up drafts come too seldom to force them
+        return plan_from_flags(flags, (plain, self_draft_arm(Path(plain.model))))
+    return plan_from_flags(flags, (plain, ngram))
 
 
 def _embedded(plan: Plan) -> bool:
@@ -204,32 +165,6 @@ def _schedule_words(plan: Plan, schedule: str) -> str:
         "blocks": "one arm is up at a time (A, B, B, A), restarts are part of the repeats",
     }[schedule]
     return f"{scenarios} x {plan.repeats} repeats; {how if len(plan.arms) > 1 else 'one arm'}"
-
-
-def _dry_run(plan: Plan, scenarios: dict[str, Scenario], schedule: str) -> list[str]:
-    """What would be launched and asked, line by line."""
-    lines = [f"plan {plan.name}: {_schedule_words(plan, schedule)}", ""]
-    for arm in plan.arms:
-        engine = find_engine(arm.engine)
-        if arm.url:
-            lines.append(f"arm {arm.name}: attach to {arm.url} ({engine.title})")
-            continue
-        command = fill_command(arm, 8000) if arm.command else None
-        if command is None and engine.command:
-            command = engine.command(arm, 8000)
-        lines.append(f"arm {arm.name}: launch {engine.title}, on a free port in place of 8000")
-        env = [f"{key}={value}" for key, value in arm.env.items()]
-        lines.append("  " + " ".join(shlex.quote(word) for word in [*env, *(command or [])]))
-    lines.append("")
-    for name, scenario in scenarios.items():
-        turns = sum(len(c.turns) for c in scenario.conversations)
-        sampling = scenario.sampling
-        lines.append(
-            f"scenario {name}: {len(scenario.conversations)} conversations, {turns} requests, "
-            f"cap {sampling.max_tokens}, temperature {sampling.temperature:g}"
-        )
-    order = " ".join(f"{p.arm}/{p.scenario}" for p in passes(plan, schedule) if p.repeat < 2)
-    return [*lines, "", f"order of the first repeats: {order}"]
 
 
 def _report_strays(*, end: bool) -> None:

@@ -14,7 +14,7 @@ from sakiyomi.cli import main
 from sakiyomi.full_report import fill_report
 from sakiyomi.report import html as page
 from sakiyomi.report.words import TEXTS
-from sakiyomi.report_command import read_report
+from sakiyomi.saved_report import read_report
 
 SECTIONS = ("verdict", "table", "speed", "positions", "curve", "bytes", "time", "segments", "list")
 

@@ -25,9 +25,9 @@ from sakiyomi.next_experiment import Source
 from sakiyomi.plan import ClosedLoad, Slo
 from sakiyomi.published import published_model
 from sakiyomi.report import decision_text
-from sakiyomi.report_command import read_report
 from sakiyomi.results import Comparison
 from sakiyomi.roofline import predict
+from sakiyomi.saved_report import read_report
 from sakiyomi.stats import Estimate
 
 ARMS = (arm_facts("plain"), arm_facts("fast", k=3))

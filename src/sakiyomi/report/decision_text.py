@@ -14,6 +14,7 @@ from sakiyomi.plan import ClosedLoad
 from sakiyomi.report.format import estimate, number, percent
 from sakiyomi.slo import LimitCheck
 from sakiyomi.stats import Estimate
+from sakiyomi.tuning import Tuned
 
 EXCLUSION_WORDS = {
     "forced_acceptance": "its acceptance is forced, it shows no workload",
@@ -93,8 +94,8 @@ def numbers(choice: Choice) -> list[str]:
         sentences += length_sentences(path.best_k, choice.advised_k)
     if choice.speech is not None and len(choice.candidates) > 1:
         sentences.append(
-            f"Even the slowest arm, {choice.speech.arm}, writes {number(choice.speech.times)} times "
-            "as fast as speech at one character a token: once a voice has started, a listener "
+            f"Even the slowest arm, {choice.speech.arm}, writes {number(choice.speech.times)} "
+            "times as fast as speech at one character a token: once a voice has started, a listener "
             "does not hear the difference."
         )
     if choice.next_experiment is not None:
@@ -234,7 +235,7 @@ def batch_sentence(batch: BatchLengths) -> str:
 
 
 def regression_sentence(one: Regression) -> str:
-    """This run against an earlier one."""
+    """The run against an earlier one."""
     rows = ", ".join(
         f"{c.scenario} {c.arm.split('/')[-1]} x{estimate(c.ratio)} {c.verdict.replace('_', ' ')}"
         for c in one.comparisons
@@ -258,6 +259,16 @@ def answer_sentence(decision: Decision) -> str:
     }
     answer = decision.answer.replace("_", " ")
     return f"Gate: {answer} ({words[decision.answer]})."
+
+
+def tuning_sentences(rows: Sequence[Tuned]) -> list[str]:
+    """Prediction against measurement, a line for each path and draft length."""
+    words = {True: "agrees", False: "does not agree", None: "no intervals to compare"}
+    return [
+        f"{row.scenario}, k = {row.num_speculative_tokens}: predicted x{estimate(row.predicted)}, "
+        f"measured x{estimate(row.measured)}, {row.error:+.0%}: {words[row.agrees]}"
+        for row in rows
+    ]
 
 
 def gain(ratio: Estimate) -> str:
