@@ -67,7 +67,7 @@ def _ends(value: Estimate, scale: float) -> str:
     ends = fmt.number(low), fmt.number(high)
     if ends[0] == ends[1] and low != high:
         ends = f"{low:#.4g}", f"{high:#.4g}"
-    return f"{ends[0]}–{ends[1]}"
+    return f"{ends[0]}{' … ' if value.low < 0 else '–'}{ends[1]}"
 
 
 def _percent_ends(value: Estimate) -> str:
@@ -76,7 +76,7 @@ def _percent_ends(value: Estimate) -> str:
     ends = f"{value.low * 100:.0f}", f"{value.high * 100:.0f}"
     if ends[0] == ends[1] and value.low != value.high:
         ends = f"{value.low * 100:.1f}", f"{value.high * 100:.1f}"
-    return f"{ends[0]}–{ends[1]}"
+    return f"{ends[0]}{' … ' if value.low < 0 else '–'}{ends[1]}"
 
 
 def escape(text: object) -> str:
