@@ -122,6 +122,12 @@ def decode_object(data: bytes) -> dict[str, Any]:
     return raw if isinstance(raw, dict) else {}
 
 
+def logprob_entries(choices: list[Choice]) -> list[bytes]:
+    """A chunk's logprobs as bytes, to be read later: only a pass that asks for them has any."""
+    told = [choice.logprobs.content for choice in choices if choice.logprobs is not None]
+    return [bytes(entry) for content in told for entry in content or ()]
+
+
 def token_logprob(entry: dict[str, Any]) -> dict[str, Any]:
     """A token of `logprobs.content` with its alternatives, without their bytes."""
     options = entry.get("top_logprobs")

@@ -16,6 +16,7 @@ from sakiyomi.chunk import (
     decode_chunk,
     decode_object,
     error_text,
+    logprob_entries,
     payload,
     token_logprob,
 )
@@ -262,7 +263,7 @@ class TokenStream:
         self._take_head(chunk, data, name)
         if chunk.choices:  # after the usage: the chunk that brings it may have none
             self._take_choices(chunk, chunk.choices, at_s)
-            self._keep_logprobs(chunk.choices)
+            self._logprobs += logprob_entries(chunk.choices)
 
     def take_document(self, data: bytes) -> bool:
         """A whole answer instead of a stream: its counts. False when it is no JSON object."""
@@ -373,12 +374,6 @@ class TokenStream:
         self.event_step_mark += [*missing, timings.predicted_ms]
         self.event_num_draft_tokens += [*missing, timings.draft_n]
         self.event_num_accepted_tokens += [*missing, timings.draft_n_accepted]
-
-    def _keep_logprobs(self, choices: list[Choice]) -> None:
-        """Bytes now, reading later: only a pass that asks for logprobs has any."""
-        for choice in choices:
-            if choice.logprobs is not None and choice.logprobs.content:
-                self._logprobs += [bytes(entry) for entry in choice.logprobs.content]
 
     def _keep_evidence(self, chunk: Chunk) -> None:
         for key, value in (
