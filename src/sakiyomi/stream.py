@@ -221,13 +221,12 @@ class TokenStream:
         if self.event_at_s and not usage.completion_tokens:
             usage = Usage()  # zeros beside an answer are no count
         completion, prompt = usage.completion_tokens_details, usage.prompt_tokens_details
-        reasoning = completion.reasoning_tokens if completion else None
-        evidence = dict(self._evidence)
+        reasoning, evidence = completion and completion.reasoning_tokens, dict(self._evidence)
         for key, data in (("usage", self._usage_data), ("timings", self._timings_data)):
             if data:
                 evidence[key] = decode_object(data).get(key)
-        if self._logprobs:
-            evidence["logprobs"] = [token_logprob(decode_object(data)) for data in self._logprobs]
+        logprobs = [token_logprob(decode_object(data)) for data in self._logprobs]
+        evidence |= {"logprobs": logprobs} if logprobs else {}
         return {
             "event_at_s": self.event_at_s,
             "event_tokens": self.event_tokens,
