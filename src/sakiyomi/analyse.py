@@ -38,14 +38,7 @@ def analyse(
     requests = reduce_records(facts, records, arms, engines)
     arms = {name: _with_drafted_k(arm, requests) for name, arm in arms.items()}
     plan = facts.plan
-    cells: list[Cell] = []
-    for ref in plan.scenarios:
-        for load in plan.loads:
-            for arm in plan.arms:
-                mine = requests.get((ref.name, arm.name, load.label), [])
-                if mine and arm.name in arms:
-                    own = [w for w in windows.values() if _of(w, ref.name, arm.name, load.label)]
-                    cells.append(_cell(facts, arms[arm.name], load, mine, own))
+    cells = _cells(facts, arms, requests, list(windows.values()))
     comparisons = compare_arms(plan, arms, requests, cells, facts.looks)
     if facts.provenance == "published":
         cells, comparisons = published_cells(facts)
@@ -77,19 +70,48 @@ def analyse(
         cautions=[
             *([NO_SPREAD] if facts.published else []),
             *facts.cautions,
-            *(
-                caution
-                for name, found in different.items()
-                for caution in difference_cautions(
-                    arms[plan.arms[0].name], arms[name], found, forced=facts.forced
-                )
-            ),
+            *_arms_differ(facts, arms, different),
             *_step_costs_differ(comparisons),
             *_suspects(facts, logs or {}),
         ],
         provenance=facts.provenance,
         num_repeats=max((cell.num_repeats for cell in cells), default=0),
     )
+
+
+def _arms_differ(
+    facts: RunFacts, arms: Mapping[str, ArmFacts], different: Mapping[str, list[Difference]]
+) -> list[Caution]:
+    """What arms differ in beside speculation, each against the baseline."""
+    baseline = facts.plan.arms[0].name
+    return [
+        caution
+        for name, found in different.items()
+        for caution in difference_cautions(arms[baseline], arms[name], found, forced=facts.forced)
+    ]
+
+
+def _cells(
+    facts: RunFacts,
+    arms: Mapping[str, ArmFacts],
+    requests: Mapping[tuple[str, str, str], list[Measured]],
+    windows: Sequence[Window],
+) -> list[Cell]:
+    """One cell for each scenario, load and arm that has requests, in the plan's order."""
+    plan = facts.plan
+    return [
+        _cell(
+            facts,
+            arms[arm.name],
+            load,
+            requests[ref.name, arm.name, load.label],
+            [window for window in windows if _of(window, ref.name, arm.name, load.label)],
+        )
+        for ref in plan.scenarios
+        for load in plan.loads
+        for arm in plan.arms
+        if arm.name in arms and (ref.name, arm.name, load.label) in requests
+    ]
 
 
 def reduce_records(

@@ -83,23 +83,19 @@ def gather(
         events = _with_confirmed_drafts(
             events, counters.total, len(good), facts.num_speculative_tokens, qualities
         )
-    bursts = Found(
-        source="bursts",
-        quality="estimated",
-        units=_by_conversation([r for r in good if r.steps_from == "bursts"], "steps"),
+    guessed = _by_conversation([r for r in good if r.steps_from == "bursts"], "steps")
+    bursts = Found(source="bursts", quality="estimated", units=guessed)
+    covered = bool(good) and silent_share <= 1 - MIN_COVERAGE
+    found = _ranked(
+        [
+            *([by_request] if covered else []),
+            counters,
+            *((events, bursts) if is_speculative(facts) else ()),
+        ]
     )
-    found = []
-    if good and silent_share <= 1 - MIN_COVERAGE and _drafted(by_request):
-        found.append(by_request)
-    if _drafted(counters):
-        found.append(counters)
-    if is_speculative(facts):
-        found += [one for one in (events, bursts) if _drafted(one)]
-    found.sort(key=lambda one: (one.quality == "estimated", not _counts_drafts(one)))
     gauge = _last_gauge(windows)
     if not found and gauge is not None:
         found = [Found(source="gauge", quality=qualities["gauge"], units=[], gauge=gauge)]
-    num_steps = events.total.num_steps if len(stepped) == len(good) else server_steps
     return Evidence(
         found=found,
         disagreement=_disagreement(found, foreign, len(good), facts.num_speculative_tokens),
@@ -114,8 +110,14 @@ def gather(
         silent_share=silent_share,
         can_tell=bool(answered) or any(_tells(window) for window in windows),
         bursts_refused=next((r.bursts_refused for r in good if r.bursts_refused), None),
-        num_steps=num_steps,
+        num_steps=events.total.num_steps if len(stepped) == len(good) else server_steps,
     )
+
+
+def _ranked(sources: Sequence[Found]) -> list[Found]:
+    """Sources that saw drafts; estimates last, and those that do not count drafts behind."""
+    found = [one for one in sources if _drafted(one)]
+    return sorted(found, key=lambda one: (one.quality == "estimated", not _counts_drafts(one)))
 
 
 def _from_events(
@@ -375,37 +377,3 @@ def _drafted(found: Found) -> bool:
     return bool(total.num_draft_tokens or total.num_drafts or 0) or (
         total.num_drafts is None and bool(total.num_accepted_tokens)
     )
-
-
-def tokens_per_step(
-    requests: Sequence[Measured], windows: Sequence[Window], seed: int
-) -> stats.Estimate | None:
-    """Delivered tokens / decode steps: from events, else the server's step counter, else bursts.
-
-    The events are left aside when some carry more than k + 1 tokens (merged chunks).
-    """
-    good = [r for r in requests if r.error is None and r.steps is not None]
-    from_stream = _steps_of_stream(good, seed)
-    certain = good and all(r.steps_from == "events" and not r.num_merged_steps for r in good)
-    if certain:
-        return from_stream
-    pairs = [
-        (counts.num_generated_tokens - counts.num_requests_finished, counts.num_decode_steps)
-        for counts in (window.counters for window in windows)
-        if counts.num_generated_tokens is not None
-        and counts.num_requests_finished is not None
-        and counts.num_decode_steps
-    ]
-    if pairs:
-        return stats.estimate_ratio(pairs, seed)
-    guessed = bool(good) and all(r.steps_from == "bursts" for r in good)
-    return from_stream if guessed else None
-
-
-def _steps_of_stream(good: Sequence[Measured], seed: int) -> stats.Estimate | None:
-    units: dict[str, list[float]] = {}
-    for request in good:
-        unit = units.setdefault(request.key.conversation_id, [0.0, 0.0])
-        unit[0] += request.num_step_tokens
-        unit[1] += (request.steps.num_steps or 0.0) if request.steps else 0.0
-    return stats.estimate_ratio([(a, b) for a, b in units.values()], seed)

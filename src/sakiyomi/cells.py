@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sakiyomi import cell_acceptance, stats
+from sakiyomi import cell_acceptance, cell_steps, stats
 from sakiyomi.cautions import cell_cautions
 from sakiyomi.cell_facts import CellFacts
 from sakiyomi.counter_windows import Window
@@ -39,19 +39,16 @@ def make_cell(
     evidence = cell_acceptance.gather(requests, windows, arm, qualities)
     accepted = cell_acceptance.report(evidence, arm, seed)
     scenario = requests[0].key.scenario
-    sampling = next((s.sampling for s in facts.scenarios if s.name == scenario), None)
     repeats, starts = _repeats(good), _starts(good)
-    cautions = cell_cautions(
-        CellFacts(
-            requests=requests,
-            windows=windows,
-            facts=arm,
-            evidence=evidence,
-            acceptance=accepted,
-            max_tokens=sampling.max_tokens if sampling else None,
-            repeats=repeats,
-            starts=starts,
-        )
+    seen = CellFacts(
+        requests=requests,
+        windows=windows,
+        facts=arm,
+        evidence=evidence,
+        acceptance=accepted,
+        max_tokens=_cap(facts, scenario),
+        repeats=repeats,
+        starts=starts,
     )
 
     def median_of(field: str, *, signed: bool = False) -> Estimate | None:
@@ -85,15 +82,20 @@ def make_cell(
         num_speculative_tokens=arm.num_speculative_tokens,
         context_tokens=_context(good),
         repeats=repeats,
-        cautions=cautions,
+        cautions=cell_cautions(seen),
         starts=starts,
     )
+
+
+def _cap(facts: RunFacts, scenario: str) -> int | None:
+    """The cap of a scenario's answers."""
+    return next((s.sampling.max_tokens for s in facts.scenarios if s.name == scenario), None)
 
 
 def _tokens_per_step(
     requests: list[Measured], windows: list[Window], arm: ArmFacts, seed: int
 ) -> Estimate | None:
-    found = cell_acceptance.tokens_per_step(requests, windows, seed)
+    found = cell_steps.tokens_per_step(requests, windows, seed)
     if found is None or (not is_speculative(arm) and found.point < 1):
         return None
     return found

@@ -8,7 +8,7 @@ import msgspec
 
 from sakiyomi.client import Client, Response
 from sakiyomi.engines import ENGINES, find_engine, recognise, recognise_fingerprint
-from sakiyomi.engines.engine import Engine
+from sakiyomi.engines.engine import Engine, ServerFacts
 from sakiyomi.errors import EngineError, MetricsError
 from sakiyomi.plan import Arm
 from sakiyomi.record import ArmFacts, Caution, EngineMetrics, RequestKey, RequestRecord
@@ -71,24 +71,17 @@ async def discover(
         engine = find_engine(signed)
         probed = await _probe_request(client, arm, engine, api, model, say)
     fields, thinking, cap, record = probed
-    told, planned = engine.read_server(pages), engine.read_arm(arm)
+    told = engine.read_server(pages)
     metrics_urls, metrics = await _metrics(client, engine, arm, root, model, say)
     version = told.engine_version or _version_from(engine, record)
     if argv:
         _advise_args(engine, arm, version, say)
-    facts = ArmFacts(
-        name=arm.name,
-        engine=engine.name,
+    facts = msgspec.structs.replace(
+        _told_facts(engine, arm, told, metrics),
         url=root,
         model=model,
         argv=argv,
         engine_version=version,
-        speculative_method=told.speculative_method or planned.speculative_method,
-        num_speculative_tokens=told.num_speculative_tokens
-        or planned.num_speculative_tokens
-        or (metrics.num_speculative_tokens if metrics else None),
-        forced_acceptance=told.forced_acceptance or planned.forced_acceptance,
-        lossy_acceptance=told.lossy_acceptance or planned.lossy_acceptance,
         request_fields=tuple(key for field in fields for key in field),
         metrics_urls=metrics_urls,
         model_path=told.model_path or (arm.model if argv else None),
@@ -106,6 +99,24 @@ async def discover(
         fields=fields,
         thinking=thinking,
         max_tokens_field=cap,
+    )
+
+
+def _told_facts(
+    engine: Engine, arm: Arm, told: ServerFacts, metrics: EngineMetrics | None
+) -> ArmFacts:
+    """What drafts in this arm: the server's word first, then the plan's, then its metrics page."""
+    planned = engine.read_arm(arm)
+    return ArmFacts(
+        name=arm.name,
+        engine=engine.name,
+        url="",
+        speculative_method=told.speculative_method or planned.speculative_method,
+        num_speculative_tokens=told.num_speculative_tokens
+        or planned.num_speculative_tokens
+        or (metrics.num_speculative_tokens if metrics else None),
+        forced_acceptance=told.forced_acceptance or planned.forced_acceptance,
+        lossy_acceptance=told.lossy_acceptance or planned.lossy_acceptance,
     )
 
 

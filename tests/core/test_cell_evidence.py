@@ -107,7 +107,7 @@ def test_a_step_without_a_draft_is_not_a_draft_of_none():
     found = cell_acceptance.report(evidence, arm, 1)
     assert found.mean_acceptance_length.point == 1 + 6 / 4
     assert found.draft_coverage == pytest.approx(4 / 6)
-    per_step = cell_acceptance.tokens_per_step([one], [], 1)
+    per_step = cell_steps.tokens_per_step([one], [], 1)
     assert per_step.point == 12 / 6
 
 
@@ -142,9 +142,9 @@ def test_merged_chunks_are_no_steps():
     one = measure(record([8, 1, 2]), arm)
     evidence = gather([one], [], arm)
     assert sources(evidence) == [("events", "estimated")]
-    assert cell_acceptance.tokens_per_step([one], [], 1) is None
+    assert cell_steps.tokens_per_step([one], [], 1) is None
     served = [window(ZERO, counters(4.0, 12.0, 7.0, 12.0, 4.0))]
-    assert cell_acceptance.tokens_per_step([one], served, 1).point == 11 / 4
+    assert cell_steps.tokens_per_step([one], served, 1).point == 11 / 4
 
 
 def test_a_one_token_answer_is_no_record_of_its_drafts():

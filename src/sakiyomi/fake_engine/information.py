@@ -24,7 +24,11 @@ def information(
     config: FakeEngine, path: str, total: Counts, faults: Mapping[str, FaultValue]
 ) -> Any:
     """The JSON of an information endpoint, or None where the dialect has no such path."""
-    prefixes = ("/v1/models", "/v3/models", "/v3/v1/models") if config.dialect == "ovms" else ("/v1/models",)
+    prefixes = (
+        ("/v1/models", "/v3/models", "/v3/v1/models")
+        if config.dialect == "ovms"
+        else ("/v1/models",)
+    )
     if path in prefixes:
         return models(config, faults)
     version = config.version or DIALECTS[config.dialect].version
