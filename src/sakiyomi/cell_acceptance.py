@@ -57,11 +57,7 @@ def gather(
     facts: ArmFacts,
     qualities: Mapping[str, Quality],
 ) -> Evidence:
-    """Look at each source in the order of `engines.md` section 8.
-
-    What is only estimated (shared or reset counters, merged chunks, bursts) goes behind what is
-    not, and a source that does not count drafts behind one that does.
-    """
+    """Look at each source; the best stands first, estimates and those without drafts last."""
     good = [request for request in requests if request.error is None]
     answered = [request for request in good if request.response is not None]
     silent_share = 1 - len(answered) / len(good) if good else 0.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sakiyomi import cell_acceptance, steps
+from sakiyomi import cell_acceptance, cell_steps, steps
 from sakiyomi.analyse import analyse
 from sakiyomi.counter_windows import Window
 from sakiyomi.engines import find_engine
