@@ -2,8 +2,8 @@
 
     python benchmarks/start.py [--install]
 
-The ratio is of medians over alternating runs. `--install` makes a fresh environment of the base package
-(no extras) and prints its packages and size without pip.
+The ratio is of medians over alternating runs. `--install` makes a fresh environment of the base
+package (no extras) and prints its packages and size without pip.
 """
 
 import argparse
