@@ -4,7 +4,7 @@ Under forced acceptance what a draft says does not matter, only how long it take
 """
 
 import numpy as np
-from gguf import GGUFReader, GGUFWriter, GGUFValueType
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
 SKIPPED = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count", "general.architecture")
 
