@@ -21,6 +21,7 @@ from sakiyomi.record import ArmFacts, Caution, RequestKey, RequestRecord, RunFac
 from sakiyomi.scenario import Scenario
 from sakiyomi.start_command import start_command
 from sakiyomi.store import RunWriter
+from sakiyomi.strays import redact
 from sakiyomi.terminal import Progress
 from sakiyomi.workload import Pass, make_nonce, opening, passes, shared_urls
 
@@ -296,7 +297,7 @@ class _Drive:
                 return False
             return response.status == 200
 
-        self.job.progress.say(f"starting {arm.name}: {' '.join(command)[:200]}")
+        self.job.progress.say(f"starting {arm.name}: {' '.join(redact(command))[:200]}")
         return launch(
             msgspec.structs.replace(arm, env=start.env),
             command=command,

@@ -15,9 +15,12 @@ from sakiyomi.drive import measure
 from sakiyomi.dry_run import dry_run
 from sakiyomi.engines import ENGINES
 from sakiyomi.errors import PlanError, SakiyomiError
+from sakiyomi.explain_command import explain_run, with_explanation
+from sakiyomi.full_report import known_device
 from sakiyomi.launch import end_strays, find_strays
 from sakiyomi.plan import Plan
 from sakiyomi.record import RunFacts
+from sakiyomi.report import explanation_text
 from sakiyomi.report import json as report_json
 from sakiyomi.report import text as report_text
 from sakiyomi.run_job import make_job
@@ -25,6 +28,7 @@ from sakiyomi.run_plan import RunFlags, override, plan_from_flags
 from sakiyomi.scenario import Scenario
 from sakiyomi.store import RunReader, open_run, read_plan, read_scenario
 from sakiyomi.tune_command import tune
+from sakiyomi.why_command import why_pass
 from sakiyomi.workload import choose_schedule
 
 
@@ -45,7 +49,10 @@ def run_command(arguments: argparse.Namespace) -> int:
     if arguments.tune:
         return tune(plan, arguments, run_plan)
     folder, facts = run_plan(plan, arguments, reader)
-    return finish(folder, facts, arguments)
+    status = finish(folder, facts, arguments)
+    if arguments.why:
+        why_pass(plan, arguments, run_plan)
+    return status
 
 
 def run_plan(
@@ -74,10 +81,16 @@ def finish(folder: Path, facts: RunFacts, arguments: argparse.Namespace) -> int:
     """Print the report of a run folder; status 1 when every request failed."""
     reader = RunReader(folder)
     report = analyse(facts, reader.records(), reader.snapshots(), logs=reader.logs())
+    explanation, levers = explain_run(facts, report, {}, known_device(report))
+    if explanation.steps:
+        report = with_explanation(report, explanation, levers)
     if arguments.json:
         terminal.write(report_json.render(report).rstrip("\n"))
     else:
         terminal.write(report_text.render(report, terminal.width()))
+        costs = explanation_text.render_costs(explanation, terminal.width())
+        if costs:
+            terminal.write(costs)
         run = folder.name if not arguments.out else str(folder)
         if facts.kind == "calibration":
             _say_calibration(reader, run)
@@ -147,7 +160,8 @@ def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
         return plan_from_flags(flags, ())
     from sakiyomi.embedded import embedded_arms, self_draft_arm
 
-    plain, ngram = embedded_arms(arguments.model, say=terminal.warn)
+    most = max(arguments.concurrency, default=1)
+    plain, ngram = embedded_arms(arguments.model, say=terminal.warn, max_concurrency=most)
     if arguments.calibrate and plain.model:  # looked-up drafts come too seldom to force them
         return plan_from_flags(flags, (plain, self_draft_arm(Path(plain.model))))
     return plan_from_flags(flags, (plain, ngram))

@@ -101,12 +101,12 @@ def find_why(facts: RunFacts, records: Sequence[RequestRecord]) -> Why:
         cell.setdefault(record.key.conversation_id, []).extend(found)
     seed = facts.plan.seed
     told = {key: [u for u in cell.values() if u] for key, cell in units.items()}
-    for key, cell in told.items():
-        if not cell:
+    for key, drafted in told.items():
+        if not drafted:
             silent[key] = "no draft reached a token with known alternatives"
-    told = {key: cell for key, cell in told.items() if cell}
+    told = {key: drafted for key, drafted in told.items() if drafted}
     return Why(
-        scenarios=tuple(_scenario(key, cell, seed) for key, cell in told.items()),
+        scenarios=tuple(_scenario(key, found_in, seed) for key, found_in in told.items()),
         gaps=tuple(_gaps(told, seed)),
         silent={" x ".join(key): why for key, why in silent.items() if key not in told},
     )

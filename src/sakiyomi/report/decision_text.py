@@ -95,8 +95,8 @@ def numbers(choice: Choice) -> list[str]:
     if choice.speech is not None and len(choice.candidates) > 1:
         sentences.append(
             f"Even the slowest arm, {choice.speech.arm}, writes {number(choice.speech.times)} "
-            "times as fast as speech at one character a token: once a voice has started, a listener "
-            "does not hear the difference."
+            "times as fast as speech at one character a token: once a voice has started, a "
+            "listener does not hear the difference."
         )
     if choice.next_experiment is not None:
         sentences.append("Next: " + experiment_sentence(choice.next_experiment, choice))

@@ -52,6 +52,15 @@ def render(explanation: Explanation, levers: Sequence[WhatIf], width: int = 80) 
     return "\n".join(lines).rstrip() + "\n"
 
 
+def render_costs(explanation: Explanation, width: int = 80) -> str:
+    """What a speculative step costs, where the model is known: for the end of a run."""
+    lines: list[str] = []
+    for one in explanation.speculation:
+        if one.predicted_step_cost is not None:
+            lines += [*textwrap.wrap(_speculation(one), width, break_on_hyphens=False), ""]
+    return "\n".join(lines)
+
+
 def summary(explanation: Explanation, levers: Sequence[WhatIf]) -> list[str]:
     """The sentences that stand alone, in the page and in Markdown too."""
     return sentences(explanation) + lever_sentences(levers)
