@@ -263,7 +263,7 @@ def _finished(choice: Choice, facts: RunFacts, requests: Requests, source: Sourc
 
 
 def _advised_k(choice: Choice) -> int | None:
-    """A predicted k that no arm ran and that loses at least 2 % less than the best measured one."""
+    """A predicted k that no arm ran, that pays and loses 2 % less than the best measured one."""
     for path in choice.draft_lengths:
         best = path.best_k
         measured = [row.loss for row in best.rows if row.measured]
@@ -273,6 +273,7 @@ def _advised_k(choice: Choice) -> int | None:
             and not row.measured
             and measured
             and min(measured) - row.loss > EQUAL_GAIN
+            and row.speedup.point > 1 + EQUAL_GAIN
         ):
             return best.best
     return None

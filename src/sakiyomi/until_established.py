@@ -142,9 +142,13 @@ def _end(
     )
     caution = Caution(
         kind="looked_after_every_repeat",
-        message=f"ended by itself at look {looks.look} of {looks.max_looks}: {outcome}. "
-        "Intervals are wider than after a single look, so that they hold in spite of looking "
-        "(error allotted to the looks, Slud & Wei 1982)",
+        message=f"ended by itself at look {looks.look} of {looks.max_looks}: {outcome}"
+        + (
+            ". Intervals are wider than after a single look, so that they hold in spite of looking "
+            "(error allotted to the looks, Slud & Wei 1982)"
+            if looks.max_looks > 1
+            else ""
+        ),
         detail={"look": looks.look, "max_looks": looks.max_looks},
     )
     job.facts = msgspec.structs.replace(

@@ -188,8 +188,11 @@ def length_sentences(best: BestK, advised: int | None) -> list[str]:
         if loss is not None
     ]
     words = f"Best k: {best.best}" + (f" ({', '.join(off)})" if off else "")
+    row = best.rows[best.best - 1]
     if advised == best.best:
         words += ", predicted, not measured: confirm it before it is served"
+    elif not row.measured:
+        words += ", predicted; too near to what was measured to matter"
     return [text, words + "."]
 
 
