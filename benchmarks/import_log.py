@@ -107,7 +107,7 @@ def write_log(path, kind, num_rows):
 
 def read(kind, path):
     """Run in a process of its own: seconds and peak memory of one import."""
-    from sakiyomi.import_log import ImportOptions, import_log
+    from sakiyomi.logs.import_log import ImportOptions, import_log
 
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     if kind == "bare":

@@ -106,7 +106,7 @@ def _json(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: Arguments) -> int:
-    from sakiyomi.run_command import run_command
+    from sakiyomi.commands.run_command import run_command
 
     return run_command(arguments)
 
@@ -120,7 +120,7 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(arguments: Arguments) -> int:
-    from sakiyomi.report_command import report_command
+    from sakiyomi.commands.report_command import report_command
 
     return report_command(arguments)
 
@@ -131,7 +131,7 @@ def _export_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _export(arguments: Arguments) -> int:
-    from sakiyomi.export_command import export_command
+    from sakiyomi.commands.export_command import export_command
 
     return export_command(arguments)
 
@@ -145,7 +145,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _compare(arguments: Arguments) -> int:
-    from sakiyomi.report_command import compare_command
+    from sakiyomi.commands.report_command import compare_command
 
     return compare_command(arguments)
 
@@ -165,7 +165,7 @@ def _bytes_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _bytes(arguments: Arguments) -> int:
-    from sakiyomi.bytes_report import bytes_command
+    from sakiyomi.commands.bytes_report import bytes_command
     from sakiyomi.terminal import write
 
     text = bytes_command(
@@ -194,7 +194,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _explain(arguments: Arguments) -> int:
-    from sakiyomi.explain_command import explain_command
+    from sakiyomi.commands.explain_command import explain_command
 
     return explain_command(arguments)
 
@@ -212,7 +212,7 @@ def _decide_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _decide(arguments: Arguments) -> int:
-    from sakiyomi.decide_command import decide_command
+    from sakiyomi.commands.decide_command import decide_command
 
     return decide_command(arguments)
 
@@ -232,7 +232,7 @@ def _scenarios_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _scenarios(arguments: Arguments) -> int:
-    from sakiyomi.scenarios_command import scenarios_command
+    from sakiyomi.commands.scenarios_command import scenarios_command
 
     return scenarios_command(arguments)
 
@@ -242,7 +242,7 @@ def _history_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _history(arguments: Arguments) -> int:
-    from sakiyomi.report_command import history_command
+    from sakiyomi.commands.report_command import history_command
 
     return history_command(arguments)
 

@@ -15,12 +15,12 @@ from typing import Literal
 import msgspec
 
 from sakiyomi import stats
+from sakiyomi.models.ratio import ModelRatio, compare_reads
+from sakiyomi.models.roofline import Device, Prediction, predict
+from sakiyomi.models.weights import ReadBytes
 from sakiyomi.plan import ClosedLoad, Load
-from sakiyomi.ratio import ModelRatio, compare_reads
 from sakiyomi.results import Cell, Comparison, Report
-from sakiyomi.roofline import Device, Prediction, predict
 from sakiyomi.stats import Estimate
-from sakiyomi.weights import ReadBytes
 
 Side = Literal["above", "below", "contains"]
 

@@ -11,10 +11,10 @@ import msgspec
 
 from sakiyomi import drafting
 from sakiyomi.explain import Explanation, SpeculationExplanation, find_cell, predict_cell
-from sakiyomi.kv_cache import kv_bytes
+from sakiyomi.models.kv_cache import kv_bytes
+from sakiyomi.models.roofline import MAX_DEFAULT_K, Device
+from sakiyomi.models.weights import ReadBytes
 from sakiyomi.results import Cell, Report
-from sakiyomi.roofline import MAX_DEFAULT_K, Device
-from sakiyomi.weights import ReadBytes
 
 FP8_BYTES = 1.0
 NVFP4_BYTES = 0.5625

@@ -11,10 +11,10 @@ from page_run import IMAGE, SCRIPT, write_run
 
 from sakiyomi import store
 from sakiyomi.cli import main
-from sakiyomi.full_report import fill_report
+from sakiyomi.commands.full_report import fill_report
+from sakiyomi.commands.saved_report import read_report
 from sakiyomi.report import html as page
 from sakiyomi.report.words import TEXTS
-from sakiyomi.saved_report import read_report
 
 SECTIONS = ("verdict", "table", "speed", "positions", "curve", "bytes", "time", "segments", "list")
 
@@ -96,7 +96,9 @@ def test_nothing_is_loaded_from_anywhere(run, tmp_path):
     assert not [(tag, attrs) for tag, attrs in tags.tags if loading & attrs.keys()]
     assert "@import" not in text
     assert "url(" not in text
-    assert policy(text).startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
+    assert policy(text).startswith(
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-"
+    )
 
 
 def test_what_users_and_models_write_stays_text(run, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from model_families import FAMILIES, dense, hybrid, moe
 from model_makers import write_folder
 
-from sakiyomi.bytes_report import bytes_command
+from sakiyomi.commands.bytes_report import bytes_command
 from sakiyomi.errors import CheckpointError, PlanError
 
 

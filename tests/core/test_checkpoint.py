@@ -8,11 +8,11 @@ import pytest
 from model_families import FAMILIES, dense, hybrid
 from model_makers import write_folder, write_gguf, write_safetensors
 
-from sakiyomi.checkpoint import open_checkpoint
 from sakiyomi.errors import CheckpointError
-from sakiyomi.kv_cache import kv_bytes
-from sakiyomi.roofline import predict
-from sakiyomi.weights import attach_draft
+from sakiyomi.models.checkpoint import open_checkpoint
+from sakiyomi.models.kv_cache import kv_bytes
+from sakiyomi.models.roofline import predict
+from sakiyomi.models.weights import attach_draft
 
 INDEX = "model.safetensors.index.json"
 

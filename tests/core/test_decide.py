@@ -18,16 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sakiyomi import store
+from sakiyomi.commands.saved_report import read_report
 from sakiyomi.decide import Known, decide, judge_regression, with_regression
 from sakiyomi.errors import NotComparable
 from sakiyomi.lossless import TextCheck
+from sakiyomi.models.published import published_model
+from sakiyomi.models.roofline import predict
 from sakiyomi.next_experiment import Source
 from sakiyomi.plan import ClosedLoad, Slo
-from sakiyomi.published import published_model
 from sakiyomi.report import decision_text
 from sakiyomi.results import Comparison
-from sakiyomi.roofline import predict
-from sakiyomi.saved_report import read_report
 from sakiyomi.stats import Estimate
 
 ARMS = (arm_facts("plain"), arm_facts("fast", k=3))
@@ -359,7 +359,7 @@ def test_a_regression_turns_the_gate(verdicts, answer):
 
 
 def test_every_decision_is_json_and_reads_in_80_columns():
-    from sakiyomi.decide_command import with_decision
+    from sakiyomi.commands.decide_command import with_decision
 
     requests = two_arms(0.06, spread=0.2)
     made = make_facts(ARMS)

@@ -4,10 +4,10 @@ import mmap
 
 import pytest
 
-from sakiyomi.bandwidth import measure, measure_cpu
-from sakiyomi.devices import find_device, gpu_device, known_devices, read_machine
 from sakiyomi.errors import CheckpointError
-from sakiyomi.roofline import Device
+from sakiyomi.models.bandwidth import measure, measure_cpu
+from sakiyomi.models.devices import find_device, gpu_device, known_devices, read_machine
+from sakiyomi.models.roofline import Device
 
 
 def test_the_table_is_whole():
@@ -87,8 +87,8 @@ def test_reading_memory_takes_time_and_gives_a_rate():
 
 
 def test_a_measured_device_says_how(monkeypatch):
-    monkeypatch.setattr("sakiyomi.bandwidth.SMALLEST_BUFFER_BYTES", 1 << 24)
-    monkeypatch.setattr("sakiyomi.bandwidth._cache_bytes", lambda: 0)
+    monkeypatch.setattr("sakiyomi.models.bandwidth.SMALLEST_BUFFER_BYTES", 1 << 24)
+    monkeypatch.setattr("sakiyomi.models.bandwidth._cache_bytes", lambda: 0)
     device = measure(Device(name="this CPU"))
     assert device.measured_bytes_per_s > 0
     assert "read" in device.measured_kind

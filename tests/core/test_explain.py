@@ -3,11 +3,11 @@
 import pytest
 
 from sakiyomi import store
-from sakiyomi.devices import find_device, known_devices
+from sakiyomi.commands.explain_command import explain_run, with_explanation
+from sakiyomi.commands.saved_report import read_report
 from sakiyomi.explain import explain
-from sakiyomi.explain_command import explain_run, with_explanation
+from sakiyomi.models.devices import find_device, known_devices
 from sakiyomi.report import explanation_text
-from sakiyomi.saved_report import read_report
 from sakiyomi.what_if import WhatIf, what_if
 
 

@@ -13,7 +13,7 @@ from model_makers import write_folder, write_gguf
 from test_checkpoint import LLAMA_KEYS, llama_spec
 
 from sakiyomi.errors import CheckpointError
-from sakiyomi.hub import open_hub, split_id
+from sakiyomi.models.hub import open_hub, split_id
 
 
 class Hub:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sakiyomi import json_values
-from sakiyomi.json_values import BrokenJson, decode, split_lines, split_values
+from sakiyomi.logs import json_values
+from sakiyomi.logs.json_values import BrokenJson, decode, split_lines, split_values
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -11,7 +11,7 @@ import tracemalloc
 import pytest
 
 from sakiyomi.errors import ScenarioError
-from sakiyomi.import_log import ImportOptions, import_log, scenario_text
+from sakiyomi.logs.import_log import ImportOptions, import_log, scenario_text
 from sakiyomi.scenario import parse_scenario
 
 
@@ -540,7 +540,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path, shape):
 
 
 def test_values_of_the_baseline_are_bounded(monkeypatch):
-    from sakiyomi import log_baseline
+    from sakiyomi.logs import log_baseline
 
     monkeypatch.setattr(log_baseline, "MAX_VALUES", 100)
     values = log_baseline._Values(seed=1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sakiyomi.masking import mask_texts
+from sakiyomi.logs.masking import mask_texts
 
 # Written in two pieces, so that scanners of this repository find no key in it.
 SK = "sk" + "-proj-abcDEF0123456789abcDEF0123456789"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sakiyomi.import_messages import Prompt
-from sakiyomi.language import detect_language, estimate_tokens
-from sakiyomi.log_sample import LogSample, allocate
-from sakiyomi.logged import Logged
+from sakiyomi.logs.import_messages import Prompt
+from sakiyomi.logs.language import detect_language, estimate_tokens
+from sakiyomi.logs.log_sample import LogSample, allocate
+from sakiyomi.logs.logged import Logged
 
 
 def logged(text, **fields):

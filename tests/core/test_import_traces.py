@@ -5,8 +5,8 @@ import json
 import pytest
 
 from sakiyomi.errors import ScenarioError
-from sakiyomi.import_log import ImportOptions, import_log
-from sakiyomi.log_times import as_instant, read_timing
+from sakiyomi.logs.import_log import ImportOptions, import_log
+from sakiyomi.logs.log_times import as_instant, read_timing
 
 MESSAGES = [{"role": "system", "content": "S"}, {"role": "user", "content": "How far is it?"}]
 

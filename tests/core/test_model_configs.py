@@ -2,11 +2,11 @@
 
 import pytest
 
-from sakiyomi.gguf_config import shape_of_gguf
-from sakiyomi.kv_cache import kv_groups
-from sakiyomi.model_config import shape_of_config
-from sakiyomi.quantization import Names, Quantization, bytes_of, find_quantization
-from sakiyomi.read_model import derive_by_role
+from sakiyomi.models.gguf_config import shape_of_gguf
+from sakiyomi.models.kv_cache import kv_groups
+from sakiyomi.models.model_config import shape_of_config
+from sakiyomi.models.quantization import Names, Quantization, bytes_of, find_quantization
+from sakiyomi.models.read_model import derive_by_role
 
 BASE = {
     "hidden_size": 1024,

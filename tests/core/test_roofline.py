@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sakiyomi.errors import CheckpointError
-from sakiyomi.forensics import match_size
-from sakiyomi.formats import BYTES_PER_PARAMETER
-from sakiyomi.kv_cache import kv_bytes
-from sakiyomi.model_config import shape_of_config
-from sakiyomi.published import published_model, published_models
-from sakiyomi.ratio import compare_reads
-from sakiyomi.read_model import derive_by_role
-from sakiyomi.roofline import Device, predict
-from sakiyomi.weights import attach_draft, distinct_experts
+from sakiyomi.models.forensics import match_size
+from sakiyomi.models.formats import BYTES_PER_PARAMETER
+from sakiyomi.models.kv_cache import kv_bytes
+from sakiyomi.models.model_config import shape_of_config
+from sakiyomi.models.published import published_model, published_models
+from sakiyomi.models.ratio import compare_reads
+from sakiyomi.models.read_model import derive_by_role
+from sakiyomi.models.roofline import Device, predict
+from sakiyomi.models.weights import attach_draft, distinct_experts
 
 CARD = Device(name="card", nominal_bytes_per_s=1792e9, measured_bytes_per_s=1495e9)
 DENSE = published_model("ThinkingCap-Qwen3.6-27B-NVFP4")

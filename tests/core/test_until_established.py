@@ -6,10 +6,10 @@ import pytest
 from decide_makers import PLAIN_RATE, arm_facts, group, make_facts, make_report, request, two_arms
 
 from sakiyomi import sequential
+from sakiyomi.commands.until_established import judge, num_repeats_within, parse_time
 from sakiyomi.errors import PlanError
 from sakiyomi.pairing import compare_arms, pair
 from sakiyomi.record import Looks
-from sakiyomi.until_established import judge, num_repeats_within, parse_time
 
 ARMS = (arm_facts("plain"), arm_facts("fast", k=3))
 FACTS = make_facts(ARMS)

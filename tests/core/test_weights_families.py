@@ -6,10 +6,10 @@ import pytest
 from model_families import FAMILIES, H, V, dense, hybrid, mla, moe, mxfp4, tied
 from model_makers import DTYPES, write_folder
 
-from sakiyomi.checkpoint import open_checkpoint
-from sakiyomi.kv_cache import kv_bytes
-from sakiyomi.roofline import predict
-from sakiyomi.weights import ReadBytes, distinct_experts
+from sakiyomi.models.checkpoint import open_checkpoint
+from sakiyomi.models.kv_cache import kv_bytes
+from sakiyomi.models.roofline import predict
+from sakiyomi.models.weights import ReadBytes, distinct_experts
 
 
 def stored(spec: list, *parts: str) -> int:

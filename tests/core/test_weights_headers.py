@@ -11,11 +11,11 @@ from model_makers import write_folder, write_gguf
 from safetensors import safe_open
 
 from sakiyomi.errors import CheckpointError
-from sakiyomi.ggml_types import GGML_TYPES
-from sakiyomi.gguf_header import read_gguf_header
-from sakiyomi.packing import split_module
-from sakiyomi.safetensors_header import read_safetensors_header
-from sakiyomi.tensor_roles import role_of, scan_names
+from sakiyomi.models.ggml_types import GGML_TYPES
+from sakiyomi.models.gguf_header import read_gguf_header
+from sakiyomi.models.packing import split_module
+from sakiyomi.models.safetensors_header import read_safetensors_header
+from sakiyomi.models.tensor_roles import role_of, scan_names
 
 
 class Source:
@@ -102,7 +102,7 @@ def test_a_header_cut_short_is_refused():
     ],
 )
 def test_new_dtypes_keep_their_bytes(tmp_path, dtype, shape, num_bytes, num_parameters):
-    from sakiyomi.checkpoint import open_checkpoint
+    from sakiyomi.models.checkpoint import open_checkpoint
 
     write_folder(tmp_path, dense.config, dense.spec)
     entry = {"dtype": dtype, "shape": shape, "data_offsets": [0, num_bytes]}

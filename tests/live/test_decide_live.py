@@ -13,11 +13,11 @@ import tomli_w
 
 from sakiyomi.best_k import find_best_k, lengths_from_requests
 from sakiyomi.calibration import cost_model
-from sakiyomi.decide_command import read_calibration, read_requests
+from sakiyomi.commands.decide_command import read_calibration, read_requests
+from sakiyomi.commands.report_command import read_report
 from sakiyomi.embedded import embedded_arms
 from sakiyomi.engines import llamacpp
 from sakiyomi.plan import Speculation
-from sakiyomi.report_command import read_report
 from sakiyomi.store import open_run
 
 pytestmark = pytest.mark.live

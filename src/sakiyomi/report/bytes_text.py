@@ -3,10 +3,10 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from sakiyomi.ratio import ModelRatio
+from sakiyomi.models.ratio import ModelRatio
+from sakiyomi.models.roofline import Ceiling, Device, Prediction
+from sakiyomi.models.weights import ReadBytes
 from sakiyomi.report.format import number
-from sakiyomi.roofline import Ceiling, Device, Prediction
-from sakiyomi.weights import ReadBytes
 
 WIDTH = 80
 ROLE_NOTES = {

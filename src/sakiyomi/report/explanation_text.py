@@ -11,8 +11,8 @@ from sakiyomi.explain import (
     SpeculationExplanation,
     StepExplanation,
 )
+from sakiyomi.models.roofline import Device
 from sakiyomi.report.format import estimate, number, percent
-from sakiyomi.roofline import Device
 from sakiyomi.what_if import WhatIf
 
 MAX_LEVERS = 8

@@ -1,0 +1,1 @@
+"""Own traffic as a scenario: logs of any form, masked and sampled."""

@@ -1,0 +1,1 @@
+"""Models as bytes: headers, tensor groups, read bytes, devices, ceilings."""
