@@ -6,19 +6,33 @@ from collections.abc import Callable, Sequence
 
 Arguments = argparse.Namespace
 
-EPILOG = """\
+USAGE = """\
+usage: sakiyomi [--version] COMMAND ...
+
+Measure, explain and decide speculative decoding on your own workload.
+
+commands:
+{commands}
+
+sakiyomi COMMAND --help tells the flags of a command. RUN is a run folder, its name, or
+founding-case. --traceback after a command shows where an error arose.
+
 exit status: 0 done, 1 failed, 2 wrong usage or a bad input, 3 decide --gate says no,
-4 decide --gate cannot tell. RUN is a run folder, its name, or founding-case."""
+4 decide --gate cannot tell
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    arguments = build_parser(words).parse_args(words)
+    verb = next((verb for verb in VERBS if words and verb[0] == words[0]), None)
+    if verb is None:
+        return _top(words)
+    arguments = build_parser(verb).parse_args(words[1:])
     from sakiyomi.errors import SakiyomiError
 
     try:
-        status: int = arguments.verb(arguments)
+        return verb[3](arguments)
     except SakiyomiError as error:
         if arguments.traceback:
             raise
@@ -30,40 +44,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_status
     except KeyboardInterrupt:
         return 1
-    return status
 
 
-def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The command line; only a verb that stands in `words` gets its flags, so that help is fast."""
-    parser = argparse.ArgumentParser(
-        prog="sakiyomi",
-        description="Measure, explain and decide speculative decoding on your own workload.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
+def build_parser(verb: "Verb") -> argparse.ArgumentParser:
+    """One command's flags; the others' are not built, so that every start is fast."""
+    name, summary, arguments, _ = verb
+    parser = argparse.ArgumentParser(prog=f"sakiyomi {name}", description=summary)
+    arguments(parser)
     parser.add_argument("--traceback", action="store_true", help="show where an error arose")
-    verbs = parser.add_subparsers(metavar="COMMAND")
-    for name, summary, arguments, verb in VERBS:
-        sub = verbs.add_parser(name, help=summary, description=summary)
-        if name in words:
-            arguments(sub)
-        sub.set_defaults(verb=verb)
-    parser.set_defaults(verb=_version_or_help(parser))
     return parser
 
 
-def _version_or_help(parser: argparse.ArgumentParser) -> Callable[[Arguments], int]:
-    def show(arguments: Arguments) -> int:
-        if arguments.version:
-            from sakiyomi import __version__
+def _top(words: list[str]) -> int:
+    """Help, the version, or a word that is no command."""
+    if words[:1] == ["--version"]:
+        from sakiyomi import __version__
 
-            sys.stdout.write(f"sakiyomi {__version__}\n")
-            return 0
-        parser.print_help()
-        return 2
-
-    return show
+        sys.stdout.write(f"sakiyomi {__version__}\n")
+        return 0
+    rows = [f"  {name:12} {summary}" for name, summary, _, _ in VERBS]
+    usage = USAGE.format(commands="\n".join(rows))
+    if words[:1] in (["-h"], ["--help"]):
+        sys.stdout.write(usage)
+        return 0
+    said = f"error: no command {words[0]!r}\n" if words else ""
+    sys.stderr.write(usage + said)
+    return 2
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
