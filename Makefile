@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PACKAGES := src tests benchmarks tools
+# Tests start the command many times: without compiled files each start would compile everything.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test check live bench docs lock format sizes
 
