@@ -14,10 +14,10 @@ PAGES = [ROOT / "README.md", ROOT / "README.ja.md", *sorted((ROOT / "docs").rglo
 
 def shown(page):
     """Command lines of the fenced blocks of a page: comments and continuations taken off."""
-    for block in re.findall(r"^```[a-z]*\n(.*?)^```", page.read_text(), re.M | re.S):
+    for block in re.findall(r"^```[a-z]*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         text = re.sub(r"\\\n\s*", " ", block)
-        for line in text.splitlines():
-            line = re.sub(r"\s+#.*$", "", line.strip())
+        for whole in text.splitlines():
+            line = re.sub(r"\s+#.*$", "", whole.strip())
             if re.match(r"sakiyomi [a-z]", line):
                 yield line
 
@@ -60,7 +60,7 @@ def test_the_japanese_readme_shows_the_same_commands():
     english, japanese = (list(shown(ROOT / name)) for name in ("README.md", "README.ja.md"))
     assert english == japanese
     tables = [
-        re.findall(r"^\| `(sakiyomi [a-z-]+)", (ROOT / name).read_text(), re.M)
+        re.findall(r"^\| `(sakiyomi [a-z-]+)", (ROOT / name).read_text(), re.MULTILINE)
         for name in ("README.md", "README.ja.md")
     ]
     assert tables[0] == tables[1]
