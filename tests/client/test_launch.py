@@ -312,7 +312,7 @@ def test_the_log_of_an_earlier_start_is_not_taken_for_this_one(tmp_path):
 
 
 PARENT = """
-import asyncio, sys
+import asyncio, signal, sys
 from pathlib import Path
 from sakiyomi.launch import launch
 from sakiyomi.plan import Arm
@@ -323,6 +323,10 @@ async def main():
         log_path=Path(sys.argv[2]), port=int(sys.argv[3]), probe=never, start_timeout_s=600,
     ):
         pass
+# a runner may have been started with signals ignored (nohup, a shell's background job)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.run(main())
 """
 HANG = "import time; print('up', flush=True); time.sleep(600)"
