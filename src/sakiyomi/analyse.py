@@ -13,13 +13,15 @@ from sakiyomi.engines import find_engine
 from sakiyomi.engines.engine import Engine
 from sakiyomi.measured import Measured, measure_request, with_burst_steps
 from sakiyomi.names import is_engine_log
-from sakiyomi.pairing import compare_arms
+from sakiyomi.pairing import compare_arms, drafts_fully
 from sakiyomi.plan import Load
 from sakiyomi.published_cells import NO_SPREAD, published_cells
 from sakiyomi.record import ArmFacts, Caution, RequestRecord, RunFacts, Snapshot
 from sakiyomi.results import SCHEMA, Cell, Comparison, Report
 from sakiyomi.suspects import match
 
+MOST_WORTH_ASKING = 300
+"""More conversations than this are not advised: the difference is not worth them."""
 STEP_COST_GAP = 1.03
 """C(k) of two scenarios may differ by this much (analytics, section 6)."""
 
@@ -71,7 +73,7 @@ def analyse(
             *([NO_SPREAD] if facts.published else []),
             *facts.cautions,
             *_arms_differ(facts, arms, different),
-            *_step_costs_differ(comparisons),
+            *_step_costs_differ(comparisons, cells),
             *_suspects(facts, logs or {}),
         ],
         provenance=facts.provenance,
@@ -218,6 +220,8 @@ def _with_more_needed(cell: Cell, comparisons: Sequence[Comparison]) -> Cell:
     more = stats.num_more_units(mine.ratio)
     gain = mine.ratio.point - 1
     ask = f"About {more} more would settle it" if more else "More of them, or longer answers, may"
+    if more and more > MOST_WORTH_ASKING:
+        ask = "It is too small to be settled with a few hundred more"
     caution = Caution(
         "too_few_conversations",
         f"{cell.num_conversations} conversations are too few for a difference of {gain:+.0%}. "
@@ -227,12 +231,16 @@ def _with_more_needed(cell: Cell, comparisons: Sequence[Comparison]) -> Cell:
     return msgspec.structs.replace(cell, cautions=[*cell.cautions, caution])
 
 
-def _step_costs_differ(comparisons: Sequence[Comparison]) -> list[Caution]:
-    """A physical check: C(k) may not depend on the text."""
+def _step_costs_differ(comparisons: Sequence[Comparison], cells: Sequence[Cell]) -> list[Caution]:
+    """A physical check: C(k) may not depend on the text, where every step has a draft.
+
+    An n-gram drafter drafts in as many steps as the text repeats itself: its mean cost may differ.
+    """
     cautions = []
     groups: dict[tuple[str, str], list[Comparison]] = {}
+    full = {(c.scenario, c.arm, c.load) for c in cells if drafts_fully(c)}
     for comparison in comparisons:
-        if comparison.step_cost:
+        if comparison.step_cost and (comparison.scenario, comparison.arm, comparison.load) in full:
             groups.setdefault((comparison.arm, comparison.load.label), []).append(comparison)
     for (arm, load), group in groups.items():
         group.sort(key=lambda c: c.step_cost.point if c.step_cost else 0.0)

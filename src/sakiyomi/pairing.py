@@ -93,7 +93,7 @@ def compare_arms(
                     if u.num_steps
                 ]
             )
-        k = cell.num_speculative_tokens
+        proposed = proposed_per_step(cell)
         found.append(
             Comparison(
                 scenario=cell.scenario,
@@ -104,7 +104,9 @@ def compare_arms(
                 ratio=ratio,
                 verdict=stats.verdict(ratio, plan.min_gain),
                 step_cost=cost,
-                break_even_rate=stats.break_even_rate(cost, k) if cost and k else None,
+                break_even_rate=stats.break_even_rate(cost, proposed)
+                if cost and proposed
+                else None,
             )
         )
     return found
@@ -115,3 +117,27 @@ def _is_plain(cell: Cell, facts: ArmFacts) -> bool:
     if cell.tokens_per_step is None:
         return not is_speculative(facts)
     return abs(cell.tokens_per_step.point - 1) <= PLAIN_STEP
+
+
+FULL_COVERAGE = 0.98
+"""Share of steps with a draft above which every step counts as one of length k."""
+
+
+def drafts_fully(cell: Cell) -> bool:
+    """Whether every decode step of the cell had a draft, as far as is known."""
+    coverage = cell.acceptance.draft_coverage if cell.acceptance else None
+    return coverage is None or coverage >= FULL_COVERAGE
+
+
+def proposed_per_step(cell: Cell) -> float | None:
+    """Draft tokens proposed per decode step: k, or fewer where some steps have no draft.
+
+    An n-gram drafter that finds something in one step of five pays its step cost back only with a
+    fifth of k tokens to accept; the break-even rate may then lie above 1: it cannot pay.
+    """
+    found = cell.acceptance
+    if found is None or found.draft_coverage is None or drafts_fully(cell):
+        return cell.num_speculative_tokens
+    if not found.num_drafts or not found.num_draft_tokens:
+        return None
+    return found.draft_coverage * found.num_draft_tokens / found.num_drafts

@@ -78,7 +78,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """An arm against the baseline, paired by conversation and repeat.
 
     `step_cost` is C(k) = tokens_per_step / speedup from the same conversations (analytics: C and E
-    must come from the same units); `break_even_rate` = (C(k) - 1) / k.
+    must come from the same units); `break_even_rate` = (C(k) - 1) / k, with the draft
+    tokens proposed per step in place of k where some steps have no draft.
     """
 
     scenario: str

@@ -112,7 +112,7 @@ def estimate_step_cost(
     )
 
 
-def break_even_rate(step_cost: Estimate, k: int) -> Estimate:
+def break_even_rate(step_cost: Estimate, k: float) -> Estimate:
     """(C(k) - 1) / k: the acceptance rate at which speculation pays nothing."""
     return transform(step_cost, lambda cost: (cost - 1) / k)
 

@@ -10,7 +10,7 @@ from sakiyomi.errors import PlanError
 from sakiyomi.plan import Arm, ClosedLoad, Plan, ScenarioRef, parse_plan
 
 EMBEDDED_SCENARIOS = ("ja_chat", "code_agent", "en_chat", "ja_code")
-EMBEDDED_REQUESTS = 4
+EMBEDDED_REQUESTS = 3
 EMBEDDED_MAX_TOKENS = 64
 """A few minutes on two cores."""
 URL_SCENARIOS = ("ja_chat", "code_agent")
