@@ -83,7 +83,7 @@ def measure_request(
     if grouped is not None:
         steps = step_counts.count(grouped, k, every_step_drafts=drafts_every_step(facts))
         tokens = sum(step.num_tokens for step in grouped)
-        longest = _longest_step(facts)
+        longest = _longest_step(engine, facts)
         merged = sum(step.num_tokens > longest for step in grouped) if longest else 0
     elif engine.event_is_step:
         steps, tokens = _steps_by_events(record, facts)
@@ -116,9 +116,12 @@ def measure_request(
     )
 
 
-def _longest_step(facts: ArmFacts | None) -> int | None:
-    """Most tokens that one step can deliver: k + 1, or 1 where the server shows no speculation."""
-    if facts is None:
+def _longest_step(engine: Engine, facts: ArmFacts | None) -> int | None:
+    """Most tokens of a chunk that is one step: k + 1, or 1 where no speculation shows.
+
+    Engines that send a token an event mark their steps: nothing is merged there.
+    """
+    if facts is None or engine.tokens_per_event is not None:
         return None
     if facts.num_speculative_tokens:
         return facts.num_speculative_tokens + 1
