@@ -281,3 +281,24 @@ def test_the_default_draft_length_is_llama_cpps():
     ngram = arm(speculation=Speculation(method="ngram-mod"))
     assert llamacpp.read_arm(ngram).num_speculative_tokens is None
     assert llamacpp.read_arm(arm()).num_speculative_tokens is None
+
+
+def test_held_back_tokens_of_a_plain_answer_are_steps_of_one_token():
+    """Japanese without speculation: an event of two tokens is two steps, not a draft accepted."""
+    record = RequestRecord(
+        key=RequestKey("r", "s", "c", 0, "plain", "closed-1", 0, 0.0),
+        sent_at_s=0.0,
+        closed_at_s=1.0,
+        event_at_s=[0.1, 0.2, 0.3],
+        event_tokens=[2, 2, 3],
+        event_kind=["answer"] * 3,
+        event_text=["日", "本", "語"],
+        event_step_mark=[10.0, 20.0, 30.0],
+        event_num_draft_tokens=[None] * 3,
+        event_num_accepted_tokens=[None] * 3,
+        completion_tokens=7,
+        evidence={"timings": {"predicted_n": 7, "predicted_ms": 30.0}},
+    )
+    found = llamacpp.group_steps(record)
+    assert [step.num_tokens for step in found] == [1] * 6
+    assert {step.num_draft_tokens for step in found} == {0}

@@ -117,8 +117,14 @@ def read_response(record: RequestRecord) -> SpecDecodeCounters | None:
 
 
 def group_steps(record: RequestRecord) -> list[Step] | None:
-    """Events with the same `timings.predicted_ms` are one step (body `timings_per_token`)."""
-    if all(total is None for total in record.event_num_draft_tokens):
+    """Events with the same `timings.predicted_ms` are one step (body `timings_per_token`).
+
+    Final timings without `draft_n` say that nothing was drafted: an event of several tokens then
+    stands for as many steps, whose tokens were held back to complete a character.
+    """
+    timings = record.evidence.get("timings")
+    undrafted = isinstance(timings, dict) and "draft_n" not in timings
+    if not undrafted and all(total is None for total in record.event_num_draft_tokens):
         found = steps.from_step_marks(record)
         if found is None or any(step.num_tokens > 1 for step in found):
             return found
