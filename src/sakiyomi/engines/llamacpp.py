@@ -156,13 +156,18 @@ def read_server(pages: Mapping[str, str]) -> ServerFacts:
     k = whole(params.get("speculative.n_max"))
     return ServerFacts(
         engine="llama.cpp",
-        engine_version=str(props["build_info"]) if props.get("build_info") else None,
+        engine_version=_build(props.get("build_info")),
         models=model_ids(pages),
         model_path=str(props["model_path"]) if props.get("model_path") else None,
         speculative_method=method,
         num_speculative_tokens=k if method else None,
         settings={key: value for key, value in settings.items() if value is not None},
     )
+
+
+def _build(told: Any) -> str | None:
+    """`b11549-1a2b3c4`; a build that does not know itself says `b0-unknown`."""
+    return None if not told or str(told).startswith("b0-") else str(told)
 
 
 def read_arm(arm: Arm) -> ServerFacts:
