@@ -141,7 +141,7 @@ def test_ngram_with_partial_drafts(vllm, tmp_path):
                 ', "--per-request-spec-decode-metrics", "detailed"',
             ),
         ],
-        '[[scenarios]]\nname = "code_edit"\nnum_requests = 4\nmax_tokens = 96\ntemperature = 0.7\n',
+        '[[scenarios]]\nname = "code_edit"\nnum_requests = 4\nmax_tokens = 96\ntemperature = 0\n',
         repeats=1,
     )
     (cell,) = report["cells"]
