@@ -76,7 +76,7 @@ class SpeculationExplanation(msgspec.Struct, frozen=True, kw_only=True):
     break_even_rate: Estimate | None
     draft_acceptance_rate: Estimate | None
     side: Side | None
-    """On which side of the break-even rate the interval of the acceptance lies."""
+    """On which side of the break-even rate, its interval included, that of the acceptance lies."""
 
 
 class ModelComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,9 +225,11 @@ def _speculation(
 def _side(rate: Estimate | None, break_even: Estimate | None) -> Side | None:
     if rate is None or break_even is None or rate.low is None or rate.high is None:
         return None
-    if rate.low > break_even.point:
+    most = break_even.point if break_even.high is None else break_even.high
+    least = break_even.point if break_even.low is None else break_even.low
+    if rate.low > most:
         return "above"
-    return "below" if rate.high < break_even.point else "contains"
+    return "below" if rate.high < least else "contains"
 
 
 def _model_comparisons(

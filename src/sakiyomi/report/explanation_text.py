@@ -20,7 +20,7 @@ WEIGHT_FACTORS = ("active parameters", "bytes per parameter", "head")
 SIDE_WORDS = {
     "above": "lies above it: speculation pays",
     "below": "lies below it: speculation costs",
-    "contains": "contains it: not established",
+    "contains": "does not part from it: not established",
 }
 PART_WORDS = {
     "linear": "linear attention",
