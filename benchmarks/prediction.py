@@ -92,7 +92,7 @@ def main() -> None:
         rate = cells[name]["decode_tokens_per_s"]["point"]
         print(f"{name}: {size / 1e6:.1f} MB a step, {rate:.1f} tok/s, {size * rate / 1e9:.2f} GB/s")
     print(f"predicted by bytes  x{reads['q8_0'] / reads['q4_1']:.2f}")
-    print(f"measured            x{ratio['point']:.2f} ({ratio['low']} to {ratio['high']})")
+    print(f"measured            x{ratio['point']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})")
 
 
 if __name__ == "__main__":
