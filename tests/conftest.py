@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# `make test ARGS="--hypothesis-profile=explore"` looks much further than a plain run does.
+settings.register_profile("explore", max_examples=3000, deadline=None)
 
 Start = Callable[..., str]
 

@@ -42,7 +42,8 @@ _PASSWORD = re.compile(
     r"|access[_-]?token|パスワード|暗証番号)[\"']?\s*(?:[:=：＝]|は)\s*[\"'「]?"
     r"(?P<value>(?=[^\s\"'「」、。,;]*[0-9])[^\s\"'「」、。,;(){}\[\]<>]{6,})"
 )
-_URL_LOGIN = re.compile(r"(?<=://)(?P<value>[^\s/@:]{1,80}:[^\s/@]{1,200})(?=@)")
+# Up to the last @ of the authority: a user may be a mail address, a password may hold an @.
+_URL_LOGIN = re.compile(r"(?<=://)(?P<value>[^\s/:\"'<>]{1,80}:[^\s/\"'<>]{1,200})(?=@)")
 _MAIL = re.compile(
     r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{1,64}@"
     r"(?P<domain>(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,24})(?![A-Za-z0-9-])"
@@ -50,6 +51,7 @@ _MAIL = re.compile(
 _RESERVED_DOMAIN = re.compile(
     r"(?i)(?:^|\.)(?:example\.(?:com|net|org|co\.jp|jp)|test|invalid|localhost|example)$"
 )  # RFC 2606, and JPRS's example.jp
+_MARKS = re.compile(r"(?:\[[A-Z_]+_[0-9]+\][:@]?)+")
 _DASH = "[-‐‑‒–—−－ー]"
 _DIGITS = r"[0-9０-９]"
 _CARD = re.compile(rf"(?<![A-Za-z0-9_.]){_DIGITS}(?:[ -]?{_DIGITS}){{12,18}}(?![A-Za-z0-9_])")
@@ -79,6 +81,14 @@ def mask_texts(texts: Iterable[str]) -> tuple[list[str], Counter[str]]:
 
 
 def _mask(text: str, marks: dict[tuple[str, str], str], counts: Counter[str]) -> str:
+    """Until nothing is found: a mark can bring into view what stood around it."""
+    before = None
+    while text != before:
+        before, text = text, _mask_once(text, marks, counts)
+    return text
+
+
+def _mask_once(text: str, marks: dict[tuple[str, str], str], counts: Counter[str]) -> str:
     for kind, pattern, accept in _RULES:
 
         def replace(
@@ -140,7 +150,7 @@ def _is_private_mail(match: re.Match[str]) -> bool:
 
 
 def _is_no_mark(match: re.Match[str]) -> bool:
-    return not match["value"].startswith("[")
+    return not _MARKS.fullmatch(match["value"])
 
 
 _RULES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], bool] | None], ...] = (
