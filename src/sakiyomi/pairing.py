@@ -87,11 +87,7 @@ def compare_arms(
         )
         if cell.tokens_per_step and _is_plain(base_cell, arms[baseline]):
             cost = stats.estimate_step_cost(
-                [
-                    (u.num_step_tokens, u.num_steps, math.fsum(u.log_ratios) / len(u.log_ratios))
-                    for u in units
-                    if u.num_steps
-                ]
+                [(u.num_step_tokens, u.num_steps, u.log_ratios) for u in units if u.num_steps]
             )
         proposed = proposed_per_step(cell)
         found.append(

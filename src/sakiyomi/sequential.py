@@ -121,8 +121,9 @@ def chance_to_establish(
     if look >= max_looks:
         return 0.0
     last_level = look_levels(len(log_ratios), max_looks, level)[-1]
-    last = _log_interval(stats.compare(log_ratios, level=last_level or level))
-    now = _log_interval(stats.compare(log_ratios, level=level))
+    at_last = stats.compare(log_ratios, num_repeats=max_looks, level=last_level or level)
+    last = _log_interval(at_last)
+    now = _log_interval(stats.compare(log_ratios, num_repeats=0, level=level))
     if last is None or now is None:
         return 0.0
     low, point, high = last

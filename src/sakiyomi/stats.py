@@ -21,6 +21,7 @@ from typing import Literal
 import msgspec
 
 from sakiyomi import intervals
+from sakiyomi.repeat_noise import num_repeats_of, repeat_variance, shared_half_width
 
 Verdict = Literal["faster", "slower", "same", "not_established"]
 
@@ -78,23 +79,35 @@ def estimate_median(
     return msgspec.structs.replace(estimate, low=max(estimate.low, 0.0))
 
 
-def compare(log_ratios: Sequence[Sequence[float]], *, level: float = LEVEL) -> Estimate | None:
+def compare(
+    log_ratios: Sequence[Sequence[float]],
+    *,
+    num_repeats: int | None = None,
+    level: float = LEVEL,
+) -> Estimate | None:
     """Speedup of an arm over the baseline; above 1 the arm is faster.
 
-    `log_ratios[i]` holds ln(arm / baseline) of conversation i for each repeat and turn that both
-    arms answered. They combine as the mean on the log scale, conversations as the median, so that
-    swapping the arms gives the inverse.
+    `log_ratios[i]` holds ln(arm / baseline) of conversation i for each repeat that both arms
+    answered. They combine as the mean on the log scale, conversations as the median, so that
+    swapping the arms gives the inverse. The interval holds what conversations differ by and what
+    the conversations of a repeat share (`repeat_noise`), in quadrature; `num_repeats`: as it would
+    be after so many repeats, 0 for what conversations differ by alone.
     """
     _refuse_not_finite(log_ratios)
     means = sorted(math.fsum(unit) / len(unit) for unit in log_ratios if unit)
     estimate = _median_of(means, level)
-    return None if estimate is None else transform(estimate, math.exp)
+    if estimate is None:
+        return None
+    if num_repeats is None:
+        num_repeats = num_repeats_of(log_ratios)
+    shared = shared_half_width(repeat_variance(log_ratios), num_repeats, level)
+    return transform(_widened(estimate, shared), math.exp)
 
 
 def estimate_step_cost(
-    units: Sequence[tuple[float, float, float]], *, level: float = LEVEL
+    units: Sequence[tuple[float, float, Sequence[float]]], *, level: float = LEVEL
 ) -> Estimate | None:
-    """C(k) = tokens_per_step / speedup; a unit is (tokens, steps, ln speedup) of a conversation.
+    """C(k) = tokens_per_step / speedup; a unit is a conversation's (tokens, steps, [ln speedup]).
 
     Divided within each conversation, then the median over them: the luck of a conversation's
     acceptance is in its tokens per step and in its speedup alike and cancels. What is left is the
@@ -104,8 +117,8 @@ def estimate_step_cost(
     """
     return compare(
         [
-            [math.log(tokens / steps) - log_speedup]
-            for tokens, steps, log_speedup in units
+            [math.log(tokens / steps) - log_speedup for log_speedup in log_speedups]
+            for tokens, steps, log_speedups in units
             if tokens > 0 and steps > 0
         ],
         level=level,
@@ -255,6 +268,16 @@ def _median_of(ordered: Sequence[float], level: float) -> Estimate | None:
         return None
     interval = intervals.median_interval(ordered, level)
     return _estimate(quantile(ordered, 0.5), interval, len(ordered), level)
+
+
+def _widened(estimate: Estimate, half_width: float) -> Estimate:
+    """The estimate with an independent error added to both of its ends."""
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    below = math.hypot(estimate.point - estimate.low, half_width)
+    above = math.hypot(estimate.high - estimate.point, half_width)
+    ends = (estimate.point - below, estimate.point + above)
+    return _estimate(estimate.point, ends, estimate.n, estimate.level)
 
 
 def _estimate(point: float, interval: intervals.Interval | None, n: int, level: float) -> Estimate:

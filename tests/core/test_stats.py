@@ -79,7 +79,7 @@ def test_the_founding_case():
         (177, 85, 80.5, 72.0, 1.862, 0.2875),
         (4099, 1304, 131.0, 70.7, 1.696, 0.2322),
     ):
-        step_cost = stats.estimate_step_cost([(tokens, steps, math.log(speed / plain))])
+        step_cost = stats.estimate_step_cost([(tokens, steps, [math.log(speed / plain)])])
         assert step_cost.point == pytest.approx(cost, abs=1e-3)
         assert stats.break_even_rate(step_cost, 3).point == pytest.approx(rate, abs=3e-4)
 
@@ -91,11 +91,11 @@ def test_the_luck_of_acceptance_cancels_in_the_step_cost():
     for _ in range(16):
         steps = rng.randint(20, 200)
         tokens = steps + rng.randint(0, 3 * steps)
-        units.append((tokens, steps, math.log(tokens / steps / 1.7)))
+        units.append((tokens, steps, [math.log(tokens / steps / 1.7)]))
     estimate = stats.estimate_step_cost(units)
     assert estimate.low == pytest.approx(1.7)
     assert estimate.high == pytest.approx(1.7)
-    assert stats.estimate_step_cost([*units, (0, 5, 0.1), (5, 0, 0.1)]).n == 16
+    assert stats.estimate_step_cost([*units, (0, 5, [0.1]), (5, 0, [0.1])]).n == 16
 
 
 def test_repeats_combine_on_the_log_scale():
@@ -261,7 +261,7 @@ def test_correlation_keeps_away_from_certainty():
 ESTIMATES = {
     "median": lambda n: stats.estimate_median([[float(i + 1)] for i in range(n)]),
     "speedup": lambda n: stats.compare([[0.1 * i] for i in range(n)]),
-    "step cost": lambda n: stats.estimate_step_cost([(30 + i, 20, 0.1) for i in range(n)]),
+    "step cost": lambda n: stats.estimate_step_cost([(30 + i, 20, [0.1]) for i in range(n)]),
     "ratio": lambda n: stats.estimate_ratio([(i + 1, 9) for i in range(n)], 1),
     "length": lambda n: stats.estimate_mean_acceptance_length([(i, 9) for i in range(n)], 1, k=3),
     "share": lambda n: stats.estimate_share([[i % 2 == 0] for i in range(n)]),
@@ -394,6 +394,7 @@ def test_the_seed_decides_and_hardly_matters():
         ("median", "gamma", 16, 1000),
         ("median", "lognormal", 64, 500),
         ("speedup", "gamma", 16, 1000),
+        ("speedup, repeats differ", "gamma", 16, 600),
         ("step cost", "lognormal", 16, 1000),
         ("ratio of sums", "gamma", 8, 250),
         ("ratio of sums", "ties", 16, 150),
