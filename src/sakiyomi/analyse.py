@@ -18,6 +18,7 @@ from sakiyomi.plan import Load
 from sakiyomi.published_cells import NO_SPREAD, published_cells
 from sakiyomi.record import ArmFacts, Caution, RequestRecord, RunFacts, Snapshot
 from sakiyomi.results import SCHEMA, Cell, Comparison, Report
+from sakiyomi.same_server import server_changes
 from sakiyomi.suspects import match
 
 MOST_WORTH_ASKING = 300
@@ -41,6 +42,7 @@ def analyse(
     arms = {name: _with_drafted_k(arm, requests) for name, arm in arms.items()}
     plan = facts.plan
     cells = _cells(facts, arms, requests, list(windows.values()))
+    cells = _with_server_changes(cells, requests, windows)
     comparisons = compare_arms(plan, arms, requests, cells, facts.looks)
     if facts.provenance == "published":
         cells, comparisons = published_cells(facts)
@@ -201,12 +203,33 @@ def _with_drafted_k(
     return msgspec.structs.replace(arm, num_speculative_tokens=k or None)
 
 
+def _with_server_changes(
+    cells: Sequence[Cell],
+    requests: Mapping[tuple[str, str, str], list[Measured]],
+    windows: Mapping[int, Window],
+) -> list[Cell]:
+    """Each cell that was not measured on the server that its arm began with says so."""
+    by_arm: dict[str, list[Measured]] = {}
+    for (_, arm, _), mine in requests.items():
+        by_arm.setdefault(arm, []).extend(mine)
+    changes = {
+        arm: server_changes(arm, mine, {n: w for n, w in windows.items() if w.arm == arm})
+        for arm, mine in by_arm.items()
+    }
+    found = []
+    for cell in cells:
+        asked = {r.key.window for r in requests[cell.scenario, cell.arm, cell.load.label]}
+        mine = [one.caution for one in changes[cell.arm] if one.windows & asked]
+        found.append(msgspec.structs.replace(cell, cautions=[*cell.cautions, *mine]))
+    return found
+
+
 def _of(window: Window, scenario: str, arm: str, load: str) -> bool:
     return (window.scenario, window.arm, window.load) == (scenario, arm, load)
 
 
 def _with_more_needed(cell: Cell, comparisons: Sequence[Comparison]) -> Cell:
-    """Add the caution that says how many conversations would settle the verdict."""
+    """Add the caution that says what would settle the verdict: conversations or repeats."""
     mine = next(
         (
             c
@@ -217,6 +240,8 @@ def _with_more_needed(cell: Cell, comparisons: Sequence[Comparison]) -> Cell:
     )
     if mine is None or mine.verdict != "not_established" or mine.ratio is None:
         return cell
+    if mine.limited_by_repeats:
+        return msgspec.structs.replace(cell, cautions=[*cell.cautions, _repeats_disagree(mine)])
     more = stats.num_more_units(mine.ratio)
     gain = mine.ratio.point - 1
     ask = f"About {more} more would settle it" if more else "More of them, or longer answers, may"
@@ -229,6 +254,16 @@ def _with_more_needed(cell: Cell, comparisons: Sequence[Comparison]) -> Cell:
         {"num_conversations": cell.num_conversations, "num_more": more, "gain": gain},
     )
     return msgspec.structs.replace(cell, cautions=[*cell.cautions, caution])
+
+
+def _repeats_disagree(comparison: Comparison) -> Caution:
+    seen = ", ".join(f"x{ratio:.2f}" for ratio in comparison.repeat_ratios)
+    return Caution(
+        "too_few_repeats",
+        f"its repeats disagree ({seen}): what a whole repeat shares (clocks, heat, other work) "
+        "outweighs what conversations differ by. Raise --repeats, on a quiet machine",
+        {"repeat_ratios": comparison.repeat_ratios},
+    )
 
 
 def _step_costs_differ(comparisons: Sequence[Comparison], cells: Sequence[Cell]) -> list[Caution]:

@@ -9,6 +9,7 @@ from sakiyomi import sequential, stats
 from sakiyomi.measured import Measured, is_speculative
 from sakiyomi.plan import Plan
 from sakiyomi.record import ArmFacts, Looks
+from sakiyomi.repeat_noise import repeat_means
 from sakiyomi.results import Cell, Comparison
 
 PLAIN_STEP = 0.02
@@ -103,6 +104,8 @@ def compare_arms(
                 break_even_rate=stats.break_even_rate(cost, proposed)
                 if cost and proposed
                 else None,
+                repeat_ratios=[math.exp(mean) for mean in repeat_means(log_ratios)],
+                limited_by_repeats=stats.is_limited_by_repeats(log_ratios),
             )
         )
     return found

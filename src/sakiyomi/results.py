@@ -91,6 +91,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     step_cost: Estimate | None = None
     break_even_rate: Estimate | None = None
+    repeat_ratios: list[float] = []
+    """The ratio in each repeat, over the conversations that both arms answered in all of them."""
+    limited_by_repeats: bool = False
+    """What a whole repeat shares widens the interval more than what conversations differ by."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -104,6 +104,14 @@ def compare(
     return transform(_widened(estimate, shared), math.exp)
 
 
+def is_limited_by_repeats(log_ratios: Sequence[Sequence[float]]) -> bool:
+    """Whether what repeats share widens a speedup's interval more than conversations do."""
+    own, both = compare(log_ratios, num_repeats=0), compare(log_ratios)
+    if own is None or both is None or own.low is None or both.low is None:
+        return False
+    return math.log(own.point / both.low) > math.sqrt(2) * math.log(own.point / own.low)
+
+
 def estimate_step_cost(
     units: Sequence[tuple[float, float, Sequence[float]]], *, level: float = LEVEL
 ) -> Estimate | None:

@@ -58,6 +58,9 @@ def test_an_accident_of_the_machine_is_no_speedup():
     rows = [[0.4 + rng.gauss(0, 0.02), rng.gauss(0, 0.02)] for _ in range(8)]
     assert stats.verdict(stats.compare(rows, num_repeats=0)) == "faster"
     assert stats.verdict(stats.compare(rows)) == "not_established"
+    assert stats.is_limited_by_repeats(rows)
+    assert not stats.is_limited_by_repeats(table(rng, 8, 4, shared=0.0, own=0.2))
+    assert not stats.is_limited_by_repeats([[0.1], [0.2]])
 
 
 def test_repeats_that_agree_cost_nothing():

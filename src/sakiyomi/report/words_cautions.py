@@ -35,12 +35,14 @@ MEANINGS_JA: Mapping[str, str] = {
     "requests_failed": "失敗したリクエストがあります。数値は残りのものです。",
     "several_models": "メトリクスに複数のモデルがあります。--model で指定してください。",
     "restarts_differ": "エンジンの起動ごとに速度が違います。--repeats を増やしてください。",
+    "server_changed": "測定中に同じ系統の応答元が変わりました（再起動または別の複製）。数値は混ざったものです。",
     "sources_disagree": "採択率の2つの情報源が食い違っています。",
     "step_cost_differs": "ステップ費用がシナリオで違います。文章には依存しないはずで、どちらかの測定が汚れています。",
     "suspect": "ログに既知の不具合の兆候があります。",
     "tls_not_verified": "TLS証明書を検証していません。",
     "tokens_estimated": "サーバーがトークンを数えていません。イベント数で代用した下限です。",
     "too_few_conversations": "会話が少なすぎて差を確定できません。",
+    "too_few_repeats": "反復ごとの比がばらついています。静かなマシンで --repeats を増やしてください。",
     "warm_prefix_cache": "プレフィックスキャッシュが効いており、TTFTが良く見えます。",
 }
 
@@ -63,5 +65,6 @@ COLUMNS: Mapping[str, str] = {
     "client_lag": "ttft",
     "no_answer_text": "ttft",
     "too_few_conversations": "speedup",
+    "too_few_repeats": "speedup",
 }
 """The column of the table whose number a caution concerns; the speed otherwise."""
