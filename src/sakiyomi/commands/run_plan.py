@@ -12,10 +12,13 @@ from sakiyomi.plan import Arm, ClosedLoad, Plan, ScenarioRef, parse_plan
 EMBEDDED_SCENARIOS = ("ja_chat", "code_agent", "en_chat", "ja_code")
 EMBEDDED_REQUESTS = 3
 EMBEDDED_MAX_TOKENS = 64
+EMBEDDED_REPEATS = 2
 """A few minutes on two cores."""
 URL_SCENARIOS = ("ja_chat", "code_agent")
 URL_CONVERSATIONS = 8
 """The fewest at which an interval keeps its level well (benchmarks/coverage.py)."""
+URL_REPEATS = 3
+"""Two show so little of what a whole repeat shares that they widen an interval more than they add."""
 
 
 class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +47,7 @@ def plan_from_flags(flags: RunFlags, embedded_arms: Sequence[Arm]) -> Plan:
         arms=tuple(arms),
         scenarios=tuple(refs),
         loads=tuple(ClosedLoad(max_concurrency=n) for n in flags.concurrency) or (ClosedLoad(),),
-        repeats=flags.repeats or 2,
+        repeats=flags.repeats or (URL_REPEATS if flags.urls else EMBEDDED_REPEATS),
     )
     return parse_plan(msgspec.to_builtins(plan), "flags")
 
