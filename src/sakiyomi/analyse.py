@@ -219,8 +219,8 @@ def _with_server_changes(
     found = []
     for cell in cells:
         asked = {r.key.window for r in requests[cell.scenario, cell.arm, cell.load.label]}
-        mine = [one.caution for one in changes[cell.arm] if one.windows & asked]
-        found.append(msgspec.structs.replace(cell, cautions=[*cell.cautions, *mine]))
+        said = [one.caution for one in changes[cell.arm] if one.windows & asked]
+        found.append(msgspec.structs.replace(cell, cautions=[*cell.cautions, *said]))
     return found
 
 

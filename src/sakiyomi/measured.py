@@ -64,6 +64,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     largest_draft: int = 0
     arrivals: KeptArrivals | None = None
     bursts_refused: str | None = None
+    system_fingerprint: str | None = None
+    served_model: str | None = None
 
 
 def measure_request(
@@ -113,6 +115,8 @@ def measure_request(
         max_tokens=record.max_tokens,
         largest_draft=max([*told, _draft_length(response)]),
         arrivals=_keep_arrivals(record) if guess and record.error is None else None,
+        system_fingerprint=record.system_fingerprint,
+        served_model=record.model,
     )
 
 

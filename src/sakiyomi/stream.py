@@ -279,8 +279,8 @@ class TokenStream:
         """What a chunk says beside its tokens."""
         if chunk.error or name == b"error" or chunk.object == "error":
             self._fail(data, chunk.error)
-        if self.model is None:
-            self.model, self.system_fingerprint = chunk.model, chunk.system_fingerprint
+        self.model = self.model or chunk.model
+        self.system_fingerprint = self.system_fingerprint or chunk.system_fingerprint  # vLLM: last
         if chunk.timings is not None:
             self._timings_data = data
         if chunk.metrics or chunk.sglext or chunk.stats:

@@ -508,6 +508,15 @@ async def _():
     assert answer.ended == "complete"
 
 
+@checks("other_replica")
+async def _():
+    async with serve(FakeEngine(faults=("other_replica=3",), step_s=0.0)) as server:
+        answers = [await post(server.url, max_tokens=2) for _ in range(6)]
+    one, again, other, *more = [chunks_of(a)[-1]["system_fingerprint"] for a in answers]
+    assert one == again != other
+    assert more == [one, one, other]
+
+
 @checks("hang_health", "health_status", "metrics_hang")
 async def _():
     for fault, path in (("hang_health", "/health"), ("metrics_hang", "/metrics")):

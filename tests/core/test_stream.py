@@ -466,6 +466,9 @@ def test_evidence_is_kept_as_received():
 def test_names_of_the_server():
     stream = read((1, delta(content="a") | {"model": "m", "system_fingerprint": "vllm-0.33"}))
     assert (stream.model, stream.system_fingerprint) == ("m", "vllm-0.33")
+    signed = {"choices": [], "usage": count(1), "system_fingerprint": "vllm-0.33"}
+    stream = read((1, delta(content="a") | {"model": "m"}), (2, signed))  # as vLLM does
+    assert (stream.model, stream.system_fingerprint) == ("m", "vllm-0.33")
 
 
 def test_several_choices_add_up():

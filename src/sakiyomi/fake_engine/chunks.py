@@ -351,11 +351,17 @@ class Chunker:
             "model": self.ask.model,
             "choices": choices,
         }
-        if self.dialect.fingerprint:
+        if self.dialect.fingerprint and self._signed(choices):
             chunk["system_fingerprint"] = self.dialect.fingerprint
         if "error_null" in self.faults:
             chunk["error"] = None
         return chunk | extra
+
+    def _signed(self, choices: list[Any] | None) -> bool:
+        """Whether this chunk has the fingerprint: each, or the last alone (vLLM)."""
+        if not self.dialect.signs_at_end or not choices:
+            return True
+        return not self.ask.include_usage and choices[0].get("finish_reason") is not None
 
     def _end_early(self, how: str) -> list[Frame]:
         if how == "error":

@@ -31,13 +31,14 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     - `usage_by_default`: any stream_options asks for usage.
     - `usage_has_choices`: the usage chunk has a non-empty `choices`.
     - `allowed_keys`: other body keys are refused; None ignores them silently.
-    - `counts_at_end`: speculation counters move when a request ends.
+    - `signs_at_end`: only chunks that bring the usage have a system_fingerprint.
     - `own_k(body)`: the body's own draft length, None if it says nothing.
     """
 
     name: str
     version: str
     fingerprint: str | None = None
+    signs_at_end: bool = False
     id_prefix: str = "chatcmpl-"
     per_token: bool = False
     skips_empty: bool = False
@@ -74,6 +75,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect(
             name="vllm",
             version="0.33.0",
+            signs_at_end=True,
             reasoning_field="reasoning",
             extra_choice={"logprobs": None},
             ids_key="token_ids",
@@ -188,12 +190,17 @@ DIALECTS: dict[str, Dialect] = {
 }
 
 
-def dialect_of(config: FakeEngine) -> Dialect:
-    """Give the dialect of a server; vLLM's fingerprint covers its version and configuration."""
+def dialect_of(config: FakeEngine, *, other: bool = False) -> Dialect:
+    """Give the dialect of a server; vLLM's fingerprint covers its version and configuration.
+
+    `other`: of a replica with another configuration, so with another fingerprint.
+    """
     dialect = DIALECTS[config.dialect]
-    if config.dialect != "vllm":
-        return dialect
-    version = config.version or dialect.version
-    what = f"{config.model} {config.k} {config.method} {config.prefix_cache}"
-    digest = hashlib.sha256(what.encode()).hexdigest()[:8]
-    return msgspec.structs.replace(dialect, fingerprint=f"vllm-{version}-{digest}")
+    fingerprint = dialect.fingerprint
+    if config.dialect == "vllm":
+        what = f"{config.model} {config.k} {config.method} {config.prefix_cache}"
+        digest = hashlib.sha256(what.encode()).hexdigest()[:8]
+        fingerprint = f"vllm-{config.version or dialect.version}-{digest}"
+    if other and fingerprint:
+        fingerprint = fingerprint[:-1] + ("0" if fingerprint[-1] != "0" else "1")
+    return msgspec.structs.replace(dialect, fingerprint=fingerprint)

@@ -90,6 +90,7 @@ RESPONSE_FAULTS = {
     "max_completion_tokens_only": FaultMeaning(True, "400 to max_tokens"),
     "max_tokens_only": FaultMeaning(True, "400 to max_completion_tokens"),
     "wrong_model_404": FaultMeaning(True, "404 to another model name (vLLM: always)"),
+    "other_replica": FaultMeaning(2, "every N-th answer is another replica's: it is signed so"),
     "die_after_requests": FaultMeaning(3, "the server goes away after N answers"),
     "hang_health": FaultMeaning(True, "health, models and info pages never answer"),
     "health_status": FaultMeaning(503, "health answers N"),

@@ -88,8 +88,12 @@ class State:
         self.num_answered += 1
         faults = faults_of(self.config, self.num_answered)
         if self.num_answered == faults.get("counter_reset"):
-            self.live[0], self.finished[0] = Counts(), Counts()
-            self.reset_at_s = time.time()
+            self.restart()
+
+    def restart(self) -> None:
+        """Begin anew as a restarted engine 0 does: from 0, as another process."""
+        self.live[0], self.finished[0] = Counts(), Counts()
+        self.reset_at_s = time.time()
 
     def page_state(self) -> PageState:
         """What the metrics page is drawn from at this moment."""

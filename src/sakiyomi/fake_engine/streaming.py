@@ -37,8 +37,9 @@ class Completion:
     def __init__(self, state: State, request: Request, path: str) -> None:
         self.state, self.request = state, request
         self.config = state.config
-        self.dialect = dialect_of(state.config)
         self.ordinal, self.faults = state.admit()
+        every = int(self.faults.get("other_replica", 0))
+        self.dialect = dialect_of(state.config, other=bool(every) and self.ordinal % every == 0)
         self.logged = LoggedRequest(
             request_id=f"{self.dialect.id_prefix}fake-{state.config.seed}-{self.ordinal}",
             ordinal=self.ordinal,
