@@ -1,13 +1,10 @@
 """Hub ids over a server that speaks the hub's protocol, counts bytes and can misbehave."""
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import huggingface_hub
 import huggingface_hub.constants
 import huggingface_hub.utils
 import pytest
+from hub_server import Hub
 from model_families import dense
 from model_makers import write_folder, write_gguf
 from test_checkpoint import LLAMA_KEYS, llama_spec
@@ -16,78 +13,12 @@ from sakiyomi.errors import CheckpointError
 from sakiyomi.models.hub import open_hub, split_id
 
 
-class Hub:
-    """A hub with one repository, served out of a folder."""
-
-    def __init__(self, folder) -> None:
-        self.folder, self.num_sent, self.num_requests = folder, 0, 0
-        self.obeys_ranges, self.status = True, 200
-        self.tokens: set[str] = set()
-        hub = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                hub.num_requests += 1
-                hub.tokens.add(self.headers.get("Authorization", ""))
-                hub.answer(self)
-
-            def log_message(self, *_arguments) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-    def answer(self, request: BaseHTTPRequestHandler) -> None:
-        if self.status != 200:
-            return self.send(request, self.status, b"{}")
-        path = request.path.partition("?")[0]
-        if path.startswith("/api/models/org/model/tree/"):
-            entries = [
-                {"type": "file", "path": name, "size": size, "oid": "0"}
-                for name, size in sorted(self.files().items())
-            ]
-            return self.send(request, 200, json.dumps(entries).encode())
-        name = path.partition("/resolve/main/")[2]
-        if name not in self.files():
-            return self.send(request, 404, b"")
-        data = (self.folder / name).read_bytes()
-        header = request.headers.get("Range", "")
-        if not header or not self.obeys_ranges:
-            return self.send(request, 200, data)
-        first, last = map(int, header.removeprefix("bytes=").split("-"))
-        return self.send(request, 206, data[first : last + 1])
-
-    def files(self) -> dict[str, int]:
-        paths = [path for path in self.folder.rglob("*") if path.is_file()]
-        return {str(path.relative_to(self.folder)): path.stat().st_size for path in paths}
-
-    def send(self, request: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
-        request.send_response(status)
-        request.send_header("Content-Type", "application/json")
-        request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        try:
-            request.wfile.write(body)
-            self.num_sent += len(body)
-        except ConnectionError:
-            request.close_connection = True
-
-
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     # The library reads its settings once, at import: its constants are its interface then.
     cache = tmp_path / "cache"
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
     server = Hub(tmp_path / "repo")
-    (tmp_path / "repo").mkdir()
     yield server
     server.close()
     huggingface_hub.utils.close_session()
@@ -121,7 +52,7 @@ def test_a_gguf_is_chosen_by_its_quantization_or_its_name(hub):
     assert "tiny-Q4_K_M.gguf" in caught.value.hint
 
 
-@pytest.mark.parametrize(("status", "says"), [(401, "refuses"), (403, "refuses"), (404, "know")])
+@pytest.mark.parametrize(("status", "says"), [(401, "private"), (403, "private"), (404, "know")])
 def test_refusals_are_told_apart(hub, status, says):
     hub.status = status
     with pytest.raises(CheckpointError, match=says) as caught:

@@ -4,16 +4,20 @@ Its settings hold: HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_OFFLINE. What lies in 
 there; without a network the cache is all there is.
 """
 
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import msgspec
+
 from sakiyomi.errors import CheckpointError
-from sakiyomi.models.model_files import folder_files, gguf_sets, read_files
+from sakiyomi.models.model_files import folder_files, gguf_sets, header_file, read_files
 from sakiyomi.models.read_model import read_gguf_model
 from sakiyomi.models.tensors import HeaderFile, Read
 from sakiyomi.models.weights import ReadBytes
@@ -22,27 +26,48 @@ PREFETCH_BYTES = 1 << 17
 """Fetched with the first read of a file: most safetensors headers are shorter (one request)."""
 
 NUM_THREADS = 16
+NUM_RETRIES = 2
+BUSY = (429, 500, 502, 503, 504)
+LOG_IN = "set HF_TOKEN, or: hf auth login"
+
+
+class Repository(NamedTuple):
+    """Where to ask: the library, the repository, its revision (None: main), another endpoint."""
+
+    hub: Any
+    repo_id: str
+    revision: str | None
+    endpoint: str | None
+
+    @property
+    def name(self) -> str:
+        """The id with its revision, for messages."""
+        return f"{self.repo_id}@{self.revision}" if self.revision else self.repo_id
 
 
 def open_hub(
     model: str, *, assume_bits: float | None = None, endpoint: str | None = None
 ) -> ReadBytes:
     """Read `ORG/NAME[@REVISION]`, alone or with a GGUF file: `:Q4_K_M` or `/FILE.gguf`."""
-    hub = _import_hub()
     repo_id, choice, revision = split_id(model)
-    files = _files(hub, repo_id, revision, endpoint)
+    repository = Repository(_import_hub(), repo_id, revision, endpoint)
+    files, caution = _files(repository)
     if choice is not None:
         sets = gguf_sets(files)
         found = [name for name in sets if _is_chosen(name, choice)]
         if len(found) != 1:
             raise CheckpointError(
-                f"{repo_id}: {len(found)} GGUF models go by {choice!r}",
+                f"{repository.name}: {len(found)} GGUF models go by {choice!r}",
                 "it has " + (", ".join(sorted(sets)[:12]) or "none"),
             )
-        shards = [files[name] for name in sets[found[0]]]
-        return read_gguf_model(shards, name=f"{repo_id}/{found[0]}", assume_bits=assume_bits)
-    _prefetch([file for name, file in files.items() if name.endswith(".safetensors")])
-    return read_files(files, name=repo_id, assume_bits=assume_bits)
+        shards = [files[shard] for shard in sets[found[0]]]
+        _prefetch(shards)
+        name = f"{repository.name}/{found[0]}"
+        read = read_gguf_model(shards, name=name, assume_bits=assume_bits)
+    else:
+        _prefetch([file for name, file in files.items() if name.endswith(".safetensors")])
+        read = read_files(files, name=repository.name, assume_bits=assume_bits)
+    return msgspec.structs.replace(read, cautions=(*caution, *read.cautions))
 
 
 def split_id(model: str) -> tuple[str, str | None, str | None]:
@@ -65,6 +90,7 @@ def _import_hub() -> Any:
     try:
         import huggingface_hub
         import huggingface_hub.constants
+        import huggingface_hub.errors
         import huggingface_hub.utils
     except ImportError:
         raise CheckpointError(
@@ -73,89 +99,85 @@ def _import_hub() -> Any:
     return huggingface_hub
 
 
-def _files(
-    hub: Any, repo_id: str, revision: str | None, endpoint: str | None
-) -> Mapping[str, HeaderFile]:
-    if hub.constants.HF_HUB_OFFLINE:
-        return _cached_files(hub, repo_id, revision, "HF_HUB_OFFLINE is set")
+def _files(repository: Repository) -> tuple[Mapping[str, HeaderFile], tuple[str, ...]]:
+    """The repository's files, and a caution where the cache stands in for the hub."""
+    if repository.hub.constants.HF_HUB_OFFLINE:
+        return _cached_files(repository, "HF_HUB_OFFLINE is set"), ()
     try:
-        entries = _list(hub, repo_id, revision, endpoint)
+        entries = _list(repository)
     except CheckpointError:
         raise
     except Exception as error:  # noqa: BLE001  # any failure of the network: the cache may have it
-        return _cached_files(hub, repo_id, revision, f"{type(error).__name__}: {error}")
-    return {
-        path: HeaderFile(
-            where=f"{repo_id}/{path}",
-            size_bytes=size_bytes,
-            read=_cached_or_remote(hub, (repo_id, path, revision), endpoint, size_bytes),
+        reason = f"the hub cannot be asked ({_first_line(error)})"
+        return _cached_files(repository, reason), (f"{reason}: read from the local cache",)
+    files = {
+        entry["path"]: HeaderFile(
+            where=f"{repository.name}/{entry['path']}",
+            size_bytes=entry["size"],
+            read=_reader(repository, entry),
         )
-        for path, size_bytes in entries
-        if "/" not in path or path.endswith(".gguf")
+        for entry in entries
+        if entry["type"] == "file" and ("/" not in entry["path"] or entry["path"].endswith(".gguf"))
     }
+    return files, ()
 
 
-def _list(
-    hub: Any, repo_id: str, revision: str | None, endpoint: str | None
-) -> list[tuple[str, int]]:
-    """Paths and sizes of a repository's files. The library's own call retries for 25 s."""
-    root = endpoint or hub.constants.ENDPOINT
-    url = f"{root}/api/models/{repo_id}/tree/{quote(revision or 'main', safe='')}?recursive=true"
-    entries: list[tuple[str, int]] = []
+def _list(repository: Repository) -> list[dict[str, Any]]:
+    """Entries of a repository: paths, sizes, hashes. The library's own call retries for 25 s."""
+    hub = repository.hub
+    root = repository.endpoint or hub.constants.ENDPOINT
+    revision = quote(repository.revision or "main", safe="")
+    url = f"{root}/api/models/{repository.repo_id}/tree/{revision}?recursive=true"
+    entries: list[dict[str, Any]] = []
     while url:
-        answer = hub.get_session().get(
-            url, headers=hub.utils.build_hf_headers(), follow_redirects=True
-        )
-        _check_listing(answer.status_code, repo_id)
-        entries += [(item["path"], item["size"]) for item in answer.json() if "size" in item]
-        url = answer.links.get("next", {}).get("url", "")
+        with _ask(repository, url, repository.name) as answer:
+            entries += json.loads(answer.read())
+            url = answer.links.get("next", {}).get("url", "")
     return entries
 
 
-def _check_listing(status: int, repo_id: str) -> None:
-    """Refuse what a cache cannot mend."""
-    if status in (401, 403):
-        raise CheckpointError(
-            f"{repo_id}: the hub refuses ({status})",
-            "check the name; a gated model needs its licence accepted and HF_TOKEN set",
-        )
-    if status == 404:
-        raise CheckpointError(f"{repo_id}: the hub does not know it", "check the name")
-    if status != 200:
-        raise ConnectionError(f"the hub answers {status}")
-
-
-def _cached_files(
-    hub: Any, repo_id: str, revision: str | None, reason: str
-) -> Mapping[str, HeaderFile]:
+def _cached_files(repository: Repository, reason: str) -> Mapping[str, HeaderFile]:
+    """The files of the cache: of all that was fetched of this revision."""
+    hub, repo_id = repository.hub, repository.repo_id
     try:
-        folder = hub.snapshot_download(repo_id, revision=revision, local_files_only=True)
+        folder = Path(
+            hub.snapshot_download(repo_id, revision=repository.revision, local_files_only=True)
+        )
     except Exception as error:
-        first = reason.splitlines()[0][:200]
         raise CheckpointError(
-            f"{repo_id}: the hub cannot be asked ({first}) and the cache does not have it",
-            "check the network and HF_ENDPOINT, or give a local folder",
+            f"{repository.name}: {reason} and the local cache does not have it",
+            f"when online: hf download {repo_id}; or check the network, HF_ENDPOINT and "
+            "HF_HUB_OFFLINE; or give a local folder",
         ) from error
-    return folder_files(Path(folder))
+    deeper = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.gguf")}
+    return {
+        **folder_files(folder),
+        **{name: header_file(path) for name, path in deeper.items()},
+    }
 
 
-def _cached_or_remote(
-    hub: Any, file: tuple[str, str, str | None], endpoint: str | None, size_bytes: int
-) -> Read:
-    """Read of the cache where the file is in it, else ask for ranges; the start is kept."""
-    repo_id, name, revision = file
+def _reader(repository: Repository, entry: Mapping[str, Any]) -> Read:
+    """Read of the cache where it has this very content, else ask for ranges; the start is kept."""
+    hub, path, size_bytes = repository.hub, entry["path"], entry["size"]
+    cached = hub.try_to_load_from_cache(repository.repo_id, path, revision=repository.revision)
+    content = (entry.get("lfs") or entry).get("oid")
+    # the cache keeps content under its hash; where it holds copies instead, the hub is asked
+    if isinstance(cached, str) and Path(cached).resolve().name == content:
+        return header_file(Path(cached)).read
     lock = threading.Lock()
     kept: list[bytes] = []
-    cached = hub.try_to_load_from_cache(repo_id, name, revision=revision)
-    if isinstance(cached, str):
-        return folder_files(Path(cached).parent)[Path(cached).name].read
-    url = hub.hf_hub_url(repo_id, name, revision=revision, endpoint=endpoint)
-    fetch = partial(_fetch, hub, url, f"{repo_id}/{name}")
+    url = hub.hf_hub_url(
+        repository.repo_id, path, revision=repository.revision, endpoint=repository.endpoint
+    )
+    fetch = partial(_fetch, repository, url, f"{repository.name}/{path}")
 
     def read(offset: int, length: int) -> bytes:
         with lock:
             if not kept:
-                kept.append(fetch(0, min(PREFETCH_BYTES, size_bytes)))
+                start = fetch(0, min(PREFETCH_BYTES, size_bytes))
+                is_safetensors = path.endswith(".safetensors")  # its header's length comes first
+                header_bytes = 8 + int.from_bytes(start[:8], "little")
+                kept.append(start[:header_bytes] if is_safetensors else start)
         if offset + length <= len(kept[0]):
             return kept[0][offset : offset + length]
         return fetch(offset, min(length, max(0, size_bytes - offset)))
@@ -163,18 +185,15 @@ def _cached_or_remote(
     return read
 
 
-def _fetch(hub: Any, url: str, where: str, offset: int, length: int) -> bytes:
+def _fetch(repository: Repository, url: str, where: str, offset: int, length: int) -> bytes:
     """A range, and never more: a server that ignores ranges is cut off at the length."""
     if length <= 0:
         return b""
-    headers = hub.utils.build_hf_headers() | {
-        "Range": f"bytes={offset}-{offset + length - 1}",
-        "Accept-Encoding": "identity",
-    }
+    wanted = {"Range": f"bytes={offset}-{offset + length - 1}", "Accept-Encoding": "identity"}
+    body = bytearray()
     try:
-        with hub.get_session().stream("GET", url, headers=headers, follow_redirects=True) as answer:
-            skip = _check_answer(answer.status_code, offset, where)
-            body = b""
+        with _ask(repository, url, where, wanted) as answer:
+            skip = 0 if answer.status_code == 206 else _skipped(repository, where, offset)
             for piece in answer.iter_bytes():
                 body += piece
                 if len(body) >= skip + length:
@@ -182,22 +201,76 @@ def _fetch(hub: Any, url: str, where: str, offset: int, length: int) -> bytes:
     except CheckpointError:
         raise
     except Exception as error:
-        raise CheckpointError(f"{where}: {type(error).__name__}: {error}", "try again") from error
-    return body[skip : skip + length]
+        raise CheckpointError(
+            f"{where}: {_first_line(error)}", "try again, or give a local folder"
+        ) from error
+    return bytes(body[skip : skip + length])
 
 
-def _check_answer(status: int, offset: int, where: str) -> int:
-    """How many bytes of the body come before the range: none, or all where ranges are ignored."""
-    if status not in (200, 206):
+def _skipped(repository: Repository, where: str, offset: int) -> int:
+    """Bytes to throw away where a server ignores ranges; refused when they are many."""
+    if offset > PREFETCH_BYTES:
         raise CheckpointError(
-            f"{where}: the hub answers {status}",
-            "a gated model needs its licence accepted and HF_TOKEN set",
+            f"{where}: the server ignores ranges: it would send the whole file",
+            f"hf download {repository.repo_id}, then give its folder",
         )
-    if status == 200 and offset > PREFETCH_BYTES:
-        raise CheckpointError(
-            f"{where}: the server ignores ranges", "download the model, give its folder"
+    return offset
+
+
+@contextmanager
+def _ask(
+    repository: Repository, url: str, where: str, headers: Mapping[str, str] | None = None
+) -> Iterator[Any]:
+    """The hub's answer. A refusal that waiting cannot mend is an error that says what to try.
+
+    The library's session waits without limit, so its own limit of a download is given.
+    """
+    hub = repository.hub
+    with hub.utils.http_stream_backoff(
+        "GET",
+        url,
+        max_retries=NUM_RETRIES,
+        retry_on_exceptions=(),
+        retry_on_status_codes=BUSY,
+        headers={**hub.utils.build_hf_headers(), **(headers or {})},
+        follow_redirects=True,
+        timeout=hub.constants.HF_HUB_DOWNLOAD_TIMEOUT,
+    ) as answer:
+        try:
+            hub.utils.hf_raise_for_status(answer)
+        except hub.errors.HfHubHTTPError as error:
+            raise _refusal(repository, error, where) from None
+        yield answer
+
+
+def _refusal(repository: Repository, error: Any, where: str) -> CheckpointError:
+    """What the hub refuses, and what can be done about it."""
+    hub, status = repository.hub, error.response.status_code
+    has_token = hub.get_token() is not None
+    if isinstance(error, hub.errors.GatedRepoError):
+        page = f"accept its terms on {hub.constants.ENDPOINT}/{repository.repo_id}"
+        return CheckpointError(
+            f"{where}: gated: the hub does not let {'this token' if has_token else 'strangers'} in",
+            page + (" with the account of this token" if has_token else f", then {LOG_IN}"),
         )
-    return offset if status == 200 else 0
+    if isinstance(error, hub.errors.RevisionNotFoundError):
+        return CheckpointError(
+            f"{where}: no such revision", "give a branch, a tag or a commit, or none: ORG/NAME"
+        )
+    if status == 401 and has_token and not isinstance(error, hub.errors.RepositoryNotFoundError):
+        return CheckpointError(
+            f"{where}: the hub refuses the token", f"{LOG_IN}; a public model needs none"
+        )
+    if status in (401, 403, 404):
+        return CheckpointError(
+            f"{where}: the hub does not know it, or it is private ({status})",
+            "check the name" + ("" if has_token else f"; a private one: {LOG_IN}"),
+        )
+    return CheckpointError(f"{where}: {_first_line(error)}", "try again, or give a local folder")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0][:200]
 
 
 def _prefetch(files: list[HeaderFile]) -> None:
