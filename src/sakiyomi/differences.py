@@ -19,8 +19,16 @@ CLOCK_GAP = 0.05
 SYNCHRONOUS_METHODS = ("ngram", "suffix")
 """vLLM turns asynchronous scheduling off for these, on for the rest (vllm/config, 0.24 - 0.33)."""
 
-QUIET_SETTINGS = ("system_fingerprint", "metrics_notes", "avg_spec_accept_length", "speculative")
-"""Differ with speculation itself, with the past, or with the version (which is a field)."""
+QUIET_SETTINGS = (
+    "system_fingerprint",
+    "metrics_notes",
+    "avg_spec_accept_length",
+    "speculative",
+    "num_gpu_blocks",
+    "kv_cache_size_tokens",
+    "kv_cache_max_concurrency",
+)
+"""Differ with speculation itself (drafts take memory), with the past, or with the version."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

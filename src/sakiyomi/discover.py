@@ -8,7 +8,7 @@ import msgspec
 
 from sakiyomi.client import Client, Response
 from sakiyomi.engines import ENGINES, find_engine, recognise, recognise_fingerprint
-from sakiyomi.engines.engine import Engine, ServerFacts
+from sakiyomi.engines.engine import Engine, ServerFacts, merge_settings
 from sakiyomi.errors import EngineError, MetricsError
 from sakiyomi.plan import Arm
 from sakiyomi.record import ArmFacts, Caution, EngineMetrics, RequestKey, RequestRecord
@@ -47,10 +47,17 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def discover(
-    client: Client, arm: Arm, url: str, *, argv: tuple[str, ...], say: Callable[[Caution], None]
+    client: Client,
+    arm: Arm,
+    url: str,
+    *,
+    argv: tuple[str, ...],
+    say: Callable[[Caution], None],
+    log: str = "",
 ) -> Endpoint:
     """Ask the server what it is and which request it takes.
 
+    `argv` and `log` of a launched engine: its command, and what it has written so far.
     Raises EngineError when it does not answer, asks for a key, or does not serve the model.
     """
     root = api_root(url)
@@ -85,11 +92,7 @@ async def discover(
         request_fields=tuple(key for field in fields for key in field),
         metrics_urls=metrics_urls,
         model_path=told.model_path or (arm.model if argv else None),
-        settings={
-            **told.settings,
-            "system_fingerprint": record.system_fingerprint,
-            **({"metrics_notes": list(metrics.notes)} if metrics and metrics.notes else {}),
-        },
+        settings=_settings(told, metrics, engine.read_log(log), record.system_fingerprint),
     )
     return Endpoint(
         arm=arm,
@@ -118,6 +121,20 @@ def _told_facts(
         forced_acceptance=told.forced_acceptance or planned.forced_acceptance,
         lossy_acceptance=told.lossy_acceptance or planned.lossy_acceptance,
     )
+
+
+def _settings(
+    told: ServerFacts,
+    metrics: EngineMetrics | None,
+    logged: dict[str, Any],
+    fingerprint: str | None,
+) -> dict[str, Any]:
+    """What is known of the server's configuration; its log has the last word."""
+    settings = merge_settings(metrics.settings if metrics else {}, told.settings, logged)
+    settings["system_fingerprint"] = fingerprint
+    if metrics and metrics.notes:
+        settings["metrics_notes"] = list(metrics.notes)
+    return settings
 
 
 def _info_paths(arm: Arm) -> tuple[str, ...]:

@@ -15,13 +15,13 @@ from sakiyomi.differences import find_differences
 from sakiyomi.discover import Endpoint, discover
 from sakiyomi.engines import find_engine
 from sakiyomi.errors import EngineError, NotComparable, SakiyomiError
-from sakiyomi.launch import Launched, check_alive, free_port, launch
+from sakiyomi.launch import Launched, check_alive, free_port, launch, read_log
 from sakiyomi.plan import Arm, Plan
 from sakiyomi.record import ArmFacts, Caution, RequestKey, RequestRecord, RunFacts
+from sakiyomi.redaction import redact
 from sakiyomi.scenario import Scenario
 from sakiyomi.start_command import start_command
 from sakiyomi.store import RunWriter
-from sakiyomi.strays import redact
 from sakiyomi.terminal import Progress
 from sakiyomi.workload import Pass, make_nonce, opening, passes, shared_urls
 
@@ -253,7 +253,10 @@ class _Drive:
     async def _discover_launched(self, client: Client, arm: Arm, launched: Launched) -> Endpoint:
         """Discover an engine of ours; if it dies of the first request, say what its log says."""
         try:
-            return await discover(client, arm, launched.url, argv=launched.argv, say=self.say)
+            log = read_log(launched)
+            return await discover(
+                client, arm, launched.url, argv=launched.argv, log=log, say=self.say
+            )
         except EngineError as error:
             await _await_death(launched)
             raise EngineError(

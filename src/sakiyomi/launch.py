@@ -20,6 +20,7 @@ from sakiyomi.engines import find_engine
 from sakiyomi.engines.engine import LogRemedy
 from sakiyomi.errors import EngineError, PlanError
 from sakiyomi.plan import Arm
+from sakiyomi.redaction import redact
 from sakiyomi.start_failure import exit_words, explain_failure
 from sakiyomi.strays import (
     Stray,
@@ -28,7 +29,6 @@ from sakiyomi.strays import (
     find_strays,
     group_lives,
     leave,
-    redact,
     signal_group,
     start_mark,
 )
@@ -42,6 +42,7 @@ __all__ = [
     "find_strays",
     "free_port",
     "launch",
+    "read_log",
 ]
 
 HOST = "127.0.0.1"
@@ -160,6 +161,12 @@ def check_alive(launched: Launched) -> None:
     status = owned.process.poll()
     if status is not None:
         raise _failure(owned, f"the engine {exit_words(status)} while it was in use", status)
+
+
+def read_log(launched: Launched) -> str:
+    """What a launched engine has written so far; empty once it has ended."""
+    owned = _owned.get(launched.pid)
+    return _read_tail(owned, LOG_READ_BYTES) if owned else ""
 
 
 def _start(

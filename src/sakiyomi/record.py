@@ -166,6 +166,8 @@ class EngineMetrics(Fact, frozen=True):
     gauge: SpecDecodeGauge | None = None
     num_speculative_tokens: int | None = None
     process_start_s: float | None = None
+    settings: dict[str, Any] = {}
+    """What the page says of the server's configuration, in the words of its information pages."""
     notes: tuple[str, ...] = ()
 
 

@@ -183,3 +183,29 @@ def test_better_evidence_is_named(tmp_path):
     reader = run(plan_of(launched, repeats=1), tmp_path / "run")
     advice = next(c for c in reader.facts.cautions if c.kind == "better_evidence")
     assert advice.detail["args"] == ["--per-request-spec-decode-metrics", "summary"]
+
+
+def test_arms_that_differ_by_their_engines_own_logs(tmp_path):
+    """No page tells it: vLLM without its development mode, with real lines of its log."""
+    golden = Path(__file__).parents[1] / "engines" / "golden" / "vllm-0.32"
+    script = (
+        "import os, pathlib, sys; print(pathlib.Path(sys.argv[2]).read_text(), flush=True); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'sakiyomi.fake_engine', '--port', "
+        "sys.argv[1], '--ttft', '0.004', '--step', '0.003', '--no-server-info'])"
+    )
+
+    def saying(name, log):
+        words = (sys.executable, "-c", script, "{port}", str(golden / log))
+        return Arm(name=name, engine="vllm", command=words)
+
+    arms = (saying("plain", "log-config-plain.txt"), saying("b", "log-config-prefix-caching.txt"))
+    reader = run(plan_of(*arms, repeats=1), tmp_path / "run")
+    told = {facts.name: facts.settings for facts in reader.facts.arms}
+    assert told["plain"]["cache_config"]["enable_prefix_caching"] is False
+    assert told["b"]["cache_config"]["enable_prefix_caching"] is True
+    said = next(c for c in report_of(tmp_path / "run").cautions if c.kind == "arms_differ")
+    assert {d["field"]: (d["baseline"], d["arm"]) for d in said.detail["differences"]} == {
+        "model_config.dtype": ("bfloat16", "float32"),
+        "model_config.enforce_eager": (True, False),
+        "cache_config.enable_prefix_caching": (False, True),
+    }

@@ -67,6 +67,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     - `group_steps(record)`: decode steps after the first token-bearing event, or None when the
       record's events do not tell.
     - `read_server(pages)`: texts of `info_paths` that answered 200, by path -> ServerFacts.
+    - `read_log(text)`: a launched engine's own log -> settings that no page tells, or that only
+      the log has right; in the words of `read_server`.
     - `force_acceptance(arm, rates)`: the arm with forced per-position acceptance, or None where
       the engine cannot.
     - `launch_env(arm, port)`: environment variables of the launched process; `arm.env` wins.
@@ -93,6 +95,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     read_response: Callable[[RequestRecord], SpecDecodeCounters | None]
     group_steps: Callable[[RequestRecord], list[Step] | None]
     read_server: Callable[[Mapping[str, str]], ServerFacts]
+    read_log: Callable[[str], dict[str, Any]] = lambda _text: {}
     force_acceptance: Callable[[Arm, tuple[float, ...]], Arm | None] | None = None
     launch_env: Callable[[Arm, int], dict[str, str]] | None = None
     config_file: Callable[[Arm], str | None] | None = None
@@ -187,6 +190,19 @@ def with_speculation(arm: Arm, num_speculative_tokens: int, options: Mapping[str
             options={**old.options, **options},
         ),
     )
+
+
+def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of several places, the last word last; groups are merged key by key."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            known = merged.get(key)
+            if isinstance(known, dict) and isinstance(value, dict):
+                merged[key] = {**known, **value}
+            else:
+                merged[key] = value
+    return merged
 
 
 def json_object(text: str | None) -> dict[str, Any]:

@@ -59,6 +59,16 @@ NAMES = {
 
 HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 INFO_PATHS = ("/server_info", "/get_server_info")
+SETTINGS = (
+    "attention_backend",
+    "disable_cuda_graph",
+    "disable_piecewise_cuda_graph",
+    "disable_overlap_schedule",
+    "disable_radix_cache",
+    "dtype",
+    "kv_cache_dtype",
+)
+"""Server arguments as the server resolved them (srt/server_args.py): what changes the speed."""
 
 
 def command(arm: Arm, port: int) -> list[str]:
@@ -142,10 +152,10 @@ def read_server(pages: Mapping[str, str]) -> ServerFacts:
     entries = model_entries(pages)
     method = info.get("speculative_algorithm")
     settings: dict[str, Any] = {
-        key: info[key]
-        for key in ("attention_backend", "disable_cuda_graph", "kv_cache_dtype", "quantization")
-        if isinstance(info.get(key), str | bool)
+        key: info[key] for key in SETTINGS if isinstance(info.get(key), str | bool)
     }
+    if "quantization" in info:
+        settings["quantization"] = info["quantization"] or "none"
     if (length := _life_time_length(info.get("internal_states"))) is not None:
         settings["avg_spec_accept_length"] = length
     if entries and entries[0].get("max_model_len"):

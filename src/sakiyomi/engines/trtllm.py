@@ -25,7 +25,7 @@ from sakiyomi.engines.engine import (
     with_speculation,
 )
 from sakiyomi.engines.families import SCRAPER_LABELS, trtllm_series
-from sakiyomi.engines.prometheus import models_of, of_model, read_page
+from sakiyomi.engines.prometheus import Page, models_of, of_model, read_page
 from sakiyomi.plan import Arm
 from sakiyomi.record import EngineMetrics, RequestRecord, SpecDecodeCounters, SpecDecodeGauge
 
@@ -40,6 +40,12 @@ METHODS = {
 """The field's names of methods -> `decoding_type`; other names pass as they are."""
 
 CONFIG_FLAGS = ("--config", "--extra_llm_api_options")
+CONFIG_INFO = {
+    "model_config": ("dtype", "quantization"),
+    "kv_cache_config": ("cache_dtype", "enable_block_reuse", "enable_partial_reuse"),
+}
+"""`trtllm_*_config_info` and the labels that are read (tensorrt_llm/metrics/collector.py)."""
+
 FORCE_ENV = "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS"
 
 
@@ -96,6 +102,7 @@ def read_metrics(text: str, model: str | None = None) -> EngineMetrics:
         gauge=SpecDecodeGauge(mean_acceptance_length=max(length)) if length else None,
         num_speculative_tokens=len({s.labels.get("token_position") for s in positions}) or None,
         process_start_s=page.total("process_start_time_seconds"),
+        settings=_settings(page),
         notes=page.notes + notes,
     )
 
@@ -134,6 +141,16 @@ def read_arm(arm: Arm) -> ServerFacts:
         forced_acceptance=FORCE_ENV in arm.env,
         lossy_acceptance=bool(options.get("use_relaxed_acceptance_for_thinking")),
     )
+
+
+def _settings(page: Page) -> dict[str, Any]:
+    """Info gauges (1, with the configuration as labels) that the server sets at its start."""
+    settings: dict[str, Any] = {}
+    for name, keys in CONFIG_INFO.items():
+        for sample in page.select(f"trtllm_{name}_info")[:1]:
+            told = {key: sample.labels[key] for key in keys if key in sample.labels}
+            settings |= {name: told} if told else {}
+    return settings
 
 
 def _has_own_config(arm: Arm) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from sakiyomi import steps
+from sakiyomi.engines import vllm_settings
 from sakiyomi.engines.engine import (
     Engine,
     LogRemedy,
@@ -89,6 +90,7 @@ def read_metrics(text: str, model: str | None = None) -> EngineMetrics:
         num_speculative_tokens=len(positions) or None,
         process_start_s=page.total("process_start_time_seconds"),
         notes=page.notes + _notes(page, series),
+        settings=vllm_settings.from_metrics(page),
     )
 
 
@@ -139,9 +141,7 @@ def read_server(pages: Mapping[str, str]) -> ServerFacts:
     settings: dict[str, Any] = {}
     if entries and entries[0].get("max_model_len"):
         settings["max_model_len"] = entries[0]["max_model_len"]
-    for name in ("scheduler_config", "cache_config", "compilation_config"):
-        if isinstance(config.get(name), dict):
-            settings[name] = _short(config[name])
+    settings |= vllm_settings.from_server_info(config)
     sampling = speculative.get("rejection_sample_method")
     return ServerFacts(
         engine="vLLM",
@@ -210,11 +210,6 @@ def _told(record: RequestRecord) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def _short(config: dict[str, Any]) -> dict[str, Any]:
-    """The plain values of a nested config; the rest is too long to keep with every run."""
-    return {k: v for k, v in config.items() if v is None or isinstance(v, str | int | float)}
-
-
 LOG_REMEDIES = (
     LogRemedy(
         r"Free memory on device .* is less than desired GPU memory utilization",
@@ -280,6 +275,7 @@ ENGINE = Engine(
     read_response=read_response,
     group_steps=group_steps,
     read_server=read_server,
+    read_log=vllm_settings.from_log,
     force_acceptance=force_acceptance,
     optional_args=optional_args,
     read_arm=read_arm,
