@@ -5,7 +5,7 @@ unless the lever changes k.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,6 +30,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """One change. `gain` is relative to the arm as measured; `lossless`: the text stays the same.
 
     `gain_low` is the gain under the less favourable of two assumptions, where there are two.
+    `detail`: the values in `change` and `assumption`, for sentences in other languages.
     """
 
     scenario: str
@@ -41,6 +42,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     gain_low: float | None = None
     lossless: bool = True
     kind: Literal["draft_length", "format", "context", "device", "draft_head"]
+    detail: dict[str, Any] = {}
 
 
 def what_if(
@@ -119,6 +121,7 @@ def _other_k(cell: Cell, one: SpeculationExplanation, read: ReadBytes | None) ->
                 gain=gains[-1],
                 gain_low=gains[0],
                 kind="draft_length",
+                detail={"k": other, "instead_of": k, "origin": origin, "costs": slopes},
             )
         )
     return rows
@@ -135,25 +138,28 @@ def _head_formats(
     bytes_per_s, basis = _bandwidth(one, cell, read, device)
     per_parameter = read.head_bytes / read.head_parameters
     draft_head = draft.head_bytes
-    rows: list[tuple[str, float, bool]] = []
+    rows: list[tuple[str, str, float]] = []
     if per_parameter > FP8_BYTES:
         saved = 1 - FP8_BYTES / per_parameter
-        rows.append(("fp8 head for the drafts only", k * draft_head * saved / bytes_per_s, True))
+        rows.append(("fp8", "head for the drafts only", k * draft_head * saved / bytes_per_s))
         whole = (read.head_bytes + k * draft_head) * saved / bytes_per_s
-        rows.append(("fp8 head everywhere", whole, False))
+        rows.append(("fp8", "head everywhere", whole))
     if per_parameter > NVFP4_BYTES:
         now = (read.head_bytes + k * draft_head) / bytes_per_s
         then = now * NVFP4_BYTES / per_parameter / NVFP4_BYTES_PER_S
-        rows.append(("NVFP4 head everywhere", now - then, False))
-    found = []
-    for change, saved_s, lossless in rows:
-        step_s = one.speculative_step_s - saved_s
-        if step_s <= 0:
-            continue
-        found.append(
-            _row(cell, one, change, f"head reads saved at {basis}", step_s, lossless=lossless)
+        rows.append(("NVFP4", "head everywhere", now - then))
+    return [
+        _row(
+            cell,
+            one,
+            (name, part),
+            f"head reads saved at {basis}",
+            one.speculative_step_s - saved_s,
+            bytes_per_s=bytes_per_s,
         )
-    return found
+        for name, part, saved_s in rows
+        if saved_s < one.speculative_step_s
+    ]
 
 
 def _body_formats(cell: Cell, one: SpeculationExplanation, read: ReadBytes) -> list[WhatIf]:
@@ -176,7 +182,7 @@ def _body_formats(cell: Cell, one: SpeculationExplanation, read: ReadBytes) -> l
         scale = 1 - body * (1 - per_parameter / now) / predicted.step_bytes
         step_s = one.speculative_step_s * scale
         assumption = "the same bytes per second and the same acceptance"
-        found.append(_row(cell, one, f"{name} body", assumption, step_s, lossless=False))
+        found.append(_row(cell, one, (name, "body"), assumption, step_s))
     return found
 
 
@@ -189,8 +195,10 @@ def _long_context(cell: Cell, one: SpeculationExplanation, read: ReadBytes) -> l
         read.kv, predicted.context, read.kv_element_bytes
     )
     step_s = one.speculative_step_s * (1 + predicted.batch * more / predicted.step_bytes)
-    change = f"context of {LONG_CONTEXT_TOKENS} tokens"
-    return [_row(cell, one, change, "the same acceptance and bytes per second", step_s)]
+    assumption = "the same acceptance and bytes per second"
+    lever = _row(cell, one, ("", f"context of {LONG_CONTEXT_TOKENS} tokens"), assumption, step_s)
+    detail = {"num_tokens": LONG_CONTEXT_TOKENS}
+    return [msgspec.structs.replace(lever, kind="context", lossless=True, detail=detail)]
 
 
 def _other_devices(cell: Cell, device: Device | None, devices: Sequence[Device]) -> list[WhatIf]:
@@ -212,6 +220,7 @@ def _other_devices(cell: Cell, device: Device | None, devices: Sequence[Device])
                 tokens_per_s=cell.decode_tokens_per_s.point * scale,
                 gain=scale - 1,
                 kind="device",
+                detail={"device": other.name},
             )
         )
     return found
@@ -240,6 +249,7 @@ def _own_draft_head(report: Report, cell: Cell, read: ReadBytes) -> list[WhatIf]
             tokens_per_s=cell.decode_tokens_per_s.point * (1 + gain),
             gain=gain,
             kind="draft_head",
+            detail={"acceptance": max(seen), "step_cost": predicted.step_cost_overlap},
         )
     ]
 
@@ -252,23 +262,24 @@ def _same_model(report: Report, one: Cell, other: Cell) -> bool:
 def _row(
     cell: Cell,
     one: SpeculationExplanation,
-    change: str,
+    change: tuple[str, str],
     assumption: str,
     step_s: float,
-    *,
-    lossless: bool = True,
+    **detail: float,
 ) -> WhatIf:
+    """Another format of a part; only the drafts' own head leaves the text as it is."""
     per_step = cell.tokens_per_step.point if cell.tokens_per_step else 1.0
-    gain = one.speculative_step_s / step_s - 1
+    name, part = change
     return WhatIf(
         scenario=cell.scenario,
         arm=cell.arm,
-        change=change,
+        change=f"{name} {part}".strip(),
         assumption=assumption,
         tokens_per_s=per_step / step_s,
-        gain=gain,
-        lossless=lossless,
-        kind="context" if change.startswith("context") else "format",
+        gain=one.speculative_step_s / step_s - 1,
+        lossless=part == "head for the drafts only",
+        kind="format",
+        detail={"format": name, "part": part, **detail},
     )
 
 

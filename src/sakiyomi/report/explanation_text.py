@@ -1,4 +1,7 @@
-"""The explanation for people: a table of steps, then sentences. Formats; computes nothing new."""
+"""The explanation for people: a table of steps, then sentences. Formats; computes nothing new.
+
+Sentences take the language that says them; the table is for terminals.
+"""
 
 import math
 import re
@@ -12,33 +15,18 @@ from sakiyomi.explain import (
     StepExplanation,
 )
 from sakiyomi.models.roofline import Device
-from sakiyomi.report.format import estimate, number, percent
+from sakiyomi.report.format import number
+from sakiyomi.report.language import EN, Language
 from sakiyomi.what_if import WhatIf
 
 MAX_LEVERS = 8
 WEIGHT_FACTORS = ("active parameters", "bytes per parameter", "head")
-SIDE_WORDS = {
-    "above": "lies above it: speculation pays",
-    "below": "lies below it: speculation costs",
-    "contains": "does not part from it: not established",
-}
-PART_WORDS = {
-    "linear": "linear attention",
-    "mlp": "MLP",
-    "kv": "KV cache",
-    "state": "recurrent state",
-    "head": "output head",
-    "draft_layer": "draft layers",
-    "draft_head": "output head for drafts",
-    "draft_experts": "draft experts",
-    "draft_kv": "draft KV cache",
-}
 
 
 def render(explanation: Explanation, levers: Sequence[WhatIf], width: int = 80) -> str:
     """The whole explanation as text."""
     lines: list[str] = []
-    for paragraph in [_device(explanation.device), *_unknown(explanation)]:
+    for paragraph in [_device(explanation.device), *unknown_sentences(explanation)]:
         lines += [*textwrap.wrap(paragraph, width), ""]
     if explanation.steps:
         lines += [*_table(explanation.steps), ""]
@@ -57,33 +45,41 @@ def render_costs(explanation: Explanation, width: int = 80) -> str:
     lines: list[str] = []
     for one in explanation.speculation:
         if one.predicted_step_cost is not None:
-            lines += [*textwrap.wrap(_speculation(one), width, break_on_hyphens=False), ""]
+            lines += [*textwrap.wrap(_speculation(one, EN), width, break_on_hyphens=False), ""]
     return "\n".join(lines)
 
 
 def summary(explanation: Explanation, levers: Sequence[WhatIf]) -> list[str]:
-    """The sentences that stand alone, in the page and in Markdown too."""
+    """The sentences that stand alone, in Markdown too."""
     return sentences(explanation) + lever_sentences(levers)
 
 
-def sentences(explanation: Explanation) -> list[str]:
+def sentences(explanation: Explanation, say: Language = EN) -> list[str]:
     """What was measured and what bytes say of it."""
-    texts = [_reads(step) for step in _one_per_arm(explanation.steps)]
-    texts += [_speculation(one) for one in explanation.speculation]
-    texts += [_models(one) for one in explanation.models]
-    texts += above_ceiling(explanation)
+    texts = [_reads(step, say) for step in _one_per_arm(explanation.steps)]
+    texts += [_speculation(one, say) for one in explanation.speculation]
+    texts += [_models(one, say) for one in explanation.models]
+    texts += above_ceiling(explanation, say)
     return texts
 
 
-def above_ceiling(explanation: Explanation) -> list[str]:
+def above_ceiling(explanation: Explanation, say: Language = EN) -> list[str]:
     """A measured speed above a measured ceiling is a defect of the model, and said."""
     return [
-        f"{step.scenario} x {step.arm}: {step.attained_measured:.0%} of the measured ceiling "
-        "cannot be: the bytes counted or the bandwidth measured are wrong. Do not trust this "
-        "explanation."
+        say(
+            "above_ceiling",
+            scenario=step.scenario,
+            arm=step.arm,
+            share=f"{step.attained_measured:.0%}",
+        )
         for step in explanation.steps
         if step.attained_measured is not None and step.attained_measured > 1
     ]
+
+
+def unknown_sentences(explanation: Explanation, say: Language = EN) -> list[str]:
+    """Arms whose model is not known."""
+    return [say("unknown", arm=arm, reason=why) for arm, why in explanation.unknown.items()]
 
 
 def _device(device: Device | None) -> str:
@@ -97,10 +93,6 @@ def _device(device: Device | None) -> str:
             f"{number(device.measured_bytes_per_s / 1e9)} GB/s measured ({device.measured_kind})"
         )
     return f"{device.name}: {', '.join(parts) or 'no bandwidth known: measure it (--measure)'}."
-
-
-def _unknown(explanation: Explanation) -> list[str]:
-    return [f"{arm}: {reason}." for arm, reason in explanation.unknown.items()]
 
 
 def _table(steps: Sequence[StepExplanation]) -> list[str]:
@@ -134,72 +126,98 @@ def _one_per_arm(steps: Sequence[StepExplanation]) -> list[StepExplanation]:
     return list({(step.arm, step.load): step for step in reversed(steps)}.values())[::-1]
 
 
-def _reads(step: StepExplanation) -> str:
+def _reads(step: StepExplanation, say: Language) -> str:
     parts = sorted(step.parts, key=lambda part: -part.share)
-    named = ", ".join(
-        f"{PART_WORDS.get(part.name, part.name)} {number(part.num_bytes / 1e9)} GB "
-        f"({part.share:.0%})"
-        for part in parts
-        if part.share >= 0.005
+    k = step.num_speculative_tokens
+    return say(
+        "reads",
+        arm=step.arm,
+        model=step.model,
+        drafts=say("with_k", k=k) if k else "",
+        parts=say.join(
+            say(
+                "part",
+                name=say.name(part.name),
+                size=number(part.num_bytes / 1e9),
+                share=f"{part.share:.0%}",
+            )
+            for part in parts
+            if part.share >= 0.005
+        ),
     )
-    k = f" with k = {step.num_speculative_tokens}" if step.num_speculative_tokens else ""
-    return f"{step.arm} ({step.model}): a step{k} reads {named}."
 
 
-def _speculation(one: SpeculationExplanation) -> str:
-    k = one.num_speculative_tokens
-    text = (
-        f"{one.scenario} x {one.arm}: a speculative step costs C({k}) = {estimate(one.step_cost)} "
-        f"plain steps, {number(one.speculative_step_s * 1000)} ms against "
-        f"{number(one.plain_step_s * 1000)} ms."
+def _speculation(one: SpeculationExplanation, say: Language) -> str:
+    text = say(
+        "step_cost",
+        scenario=one.scenario,
+        arm=one.arm,
+        k=one.num_speculative_tokens,
+        cost=say.estimate(one.step_cost),
+        step_ms=number(one.speculative_step_s * 1000),
+        plain_ms=number(one.plain_step_s * 1000),
     )
     if one.predicted_step_cost_overlap is not None and one.explained_s is not None:
-        text += f" By bytes it should cost {number(one.predicted_step_cost_overlap)}"
+        text += say("by_bytes", cost=number(one.predicted_step_cost_overlap))
         if one.predicted_step_cost != one.predicted_step_cost_overlap:
-            text += f" ({number(one.predicted_step_cost or 0)} with independent experts)"
-        text += (
-            f": of {number(one.excess_s * 1000)} ms more, {number(one.explained_s * 1000)} ms "
-            "are bytes at the plain step's own speed and "
-            f"{number((one.unexplained_s or 0) * 1000)} ms "
-            "are unexplained"
+            text += say("independent", cost=number(one.predicted_step_cost or 0))
+        text += say(
+            "excess",
+            excess_ms=number(one.excess_s * 1000),
+            explained_ms=number(one.explained_s * 1000),
+            rest_ms=number((one.unexplained_s or 0) * 1000),
         )
         if one.explained_at_device_s is not None:
-            text += (
-                f" ({number(one.explained_at_device_s * 1000)} ms if the bytes moved at the "
-                "device's measured bandwidth)"
-            )
-        text += "."
+            text += say("at_device", ms=number(one.explained_at_device_s * 1000))
+        text += say("stop")
     if one.break_even_rate is not None:
-        text += f" Speculation breaks even at {percent(one.break_even_rate)} accepted"
-        if one.draft_acceptance_rate is not None and one.side:
-            text += f"; {percent(one.draft_acceptance_rate)} {SIDE_WORDS[one.side]}"
-        text += "."
+        text += say("sentence_gap") + say.break_even_clause(one.break_even_rate)
+        is_rate = 0 <= one.break_even_rate.point <= 1
+        side = one.side if is_rate or one.side != "contains" else None
+        if one.draft_acceptance_rate is not None and side:
+            rate = say.percent(one.draft_acceptance_rate)
+            text += say("rate_and_side", rate=rate, side=say(f"side_{side}"))
+        text += say("stop")
     return text
 
 
-def _models(one: ModelComparison) -> str:
+def _models(one: ModelComparison, say: Language) -> str:
     ratio = one.ratio
     named = [_named_parameters(name) for name in (ratio.first, ratio.second)]
-    text = f"{one.scenario}, {one.first} against {one.second}: "
+    names = speed = ""
     if all(named):
         first, second = (value or 1.0 for value in named)
-        text += (
-            f"{number(first)} and {number(second)} billion active parameters by their names, "
-            f"x{number(first / second)}; "
+        names = say(
+            "models_named",
+            first=number(first),
+            second=number(second),
+            ratio=number(first / second),
+        )
+    if ratio.time_ratio and ratio.attainment:
+        speed = say(
+            "models_speed",
+            ratio=number(ratio.time_ratio),
+            first=one.first,
+            second=one.second,
+            attainment=number(1 / ratio.attainment),
         )
     weights = math.prod(factor.ratio for factor in ratio.factors if factor.name in WEIGHT_FACTORS)
-    text += f"weights read x{number(weights)}, with state and cache x{number(ratio.bytes_ratio)} = "
-    text += " times ".join(
-        f"{factor.name} {number(factor.ratio)}"
+    factors = [
+        say("factor", name=say.name(factor.name), ratio=number(factor.ratio))
         for factor in ratio.factors
         if abs(factor.ratio - 1) > 0.0005
+    ]
+    return say(
+        "models",
+        scenario=one.scenario,
+        first=one.first,
+        second=one.second,
+        named=names,
+        weights=number(weights),
+        bytes=number(ratio.bytes_ratio),
+        factors=say.join(factors, "times"),
+        speed=speed,
     )
-    if ratio.time_ratio and ratio.attainment:
-        text += (
-            f"; speed x{number(ratio.time_ratio)}, because {one.first} gets x"
-            f"{number(1 / ratio.attainment)} as near to its ceiling as {one.second} does"
-        )
-    return text + "."
 
 
 def _named_parameters(name: str) -> float | None:
@@ -210,7 +228,7 @@ def _named_parameters(name: str) -> float | None:
     return float(found.group(1)) if found else None
 
 
-def lever_sentences(levers: Sequence[WhatIf]) -> list[str]:
+def lever_sentences(levers: Sequence[WhatIf], say: Language = EN) -> list[str]:
     """Levers that gain, the best first; other hardware last and once a device."""
     texts = []
     for scenario in dict.fromkeys(lever.scenario for lever in levers):
@@ -219,17 +237,52 @@ def lever_sentences(levers: Sequence[WhatIf]) -> list[str]:
         hardware = {lever.change: lever for lever in mine if lever.kind == "device"}
         rows = [*software, *hardware.values()]
         if rows:
-            texts.append(f"What if, on {scenario} (predicted, not measured):")
-            texts += [_lever(row) for row in rows]
+            texts.append(say("what_if_on", scenario=scenario))
+            texts += [_lever(row, say) for row in rows]
     return texts
 
 
-def _lever(row: WhatIf) -> str:
-    gain = f"{row.gain:+.0%}"
-    if row.gain_low is not None and round(row.gain_low, 2) != round(row.gain, 2):
-        gain = f"{row.gain_low:+.0%} to {row.gain:+.0%}"
-    mark = "" if row.lossless else "; changes the model"
-    return (
-        f"- {row.arm}, {row.change}: {gain}, up to {number(row.tokens_per_s)} tok/s{mark}. "
-        f"Assumes {row.assumption}."
+def _lever(row: WhatIf, say: Language) -> str:
+    return say(
+        "lever",
+        arm=row.arm,
+        change=change(row, say),
+        gain=gain(row, say),
+        speed=number(row.tokens_per_s),
+        mark="" if row.lossless else say("changes_text"),
+        assumption=assumption(row, say),
     )
+
+
+def gain(row: WhatIf, say: Language) -> str:
+    """`+3% to +8%`."""
+    if row.gain_low is None or round(row.gain_low, 2) == round(row.gain, 2):
+        return f"{row.gain:+.0%}"
+    return say("gain_range", low=f"{row.gain_low:+.0%}", high=f"{row.gain:+.0%}")
+
+
+def change(row: WhatIf, say: Language) -> str:
+    """What is changed: `fp8 head everywhere`."""
+    if say.lang == "en":
+        return row.change
+    return say(f"change_{row.detail.get('part', row.kind)}", **row.detail)
+
+
+def assumption(row: WhatIf, say: Language) -> str:
+    """What the prediction rests on."""
+    if say.lang == "en":
+        return row.assumption
+    values = dict(row.detail)
+    match row.kind:
+        case "format":
+            values["speed"] = number(values.get("bytes_per_s", 0.0) / 1e9)
+            return say("assume_body" if values["part"] == "body" else "assume_head", **values)
+        case "draft_length":
+            values["origin"] = say(values["origin"])
+            values["costs"] = say.join((f"{cost:.3f}" for cost in values["costs"]), "or")
+        case "draft_head":
+            values = {
+                "acceptance": f"{values['acceptance']:.0%}",
+                "step_cost": number(values["step_cost"]),
+            }
+    return say(f"assume_{row.kind}", **values)

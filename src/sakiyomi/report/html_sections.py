@@ -1,12 +1,15 @@
 """The sections of the page around the table: verdicts, filters, explanation, environment."""
 
-from typing import Any
+import msgspec
 
+from sakiyomi.decide import Decision
+from sakiyomi.explain import Explanation
+from sakiyomi.report import decision_text, explanation_text
 from sakiyomi.report import format as fmt
-from sakiyomi.report.explanation_ja import change_ja, sentences_ja
 from sakiyomi.report.html_table import caution_item
 from sakiyomi.report.html_text import Words, escape
 from sakiyomi.results import Comparison, Report
+from sakiyomi.what_if import WhatIf
 
 LEVERS_OF_A_PATH = 8
 
@@ -60,12 +63,13 @@ def verdicts(report: Report, words: Words) -> str:
             f"<h3>{escape(scenario)}</h3>{_choices(report, scenario, words)}{lines}</article>"
         )
     details = ""
-    summary = (report.decision or {}).get("summary") or []
-    if summary:
-        texts = "".join(f"<li>{escape(text)}</li>" for text in summary)
+    if report.decision:
+        decision = msgspec.convert(report.decision, Decision, str_keys=True)
+        texts = decision_text.summary(decision, words.say)
+        items = "".join(f"<li>{escape(text)}</li>" for text in texts)
         details = (
             f'<details class="decision"><summary>{words("decision_details")}</summary>'
-            f'<ul lang="en">{texts}</ul></details>'
+            f"<ul>{items}</ul></details>"
         )
     return (
         f'<section id="section-verdict"><h2>{words("verdict")}</h2>'
@@ -109,14 +113,10 @@ def _verdict(report: Report, one: Comparison, words: Words) -> str:
         verdict=words.texts[one.verdict],
     )
     rate = cell.acceptance.draft_acceptance_rate if cell and cell.acceptance else None
-    if rate is not None and one.break_even_rate is not None:
-        text += " " + words(
-            "sentence_gates",
-            rate=words.plain_percent(rate),
-            gate=words.plain_percent(one.break_even_rate),
-        )
-    elif rate is not None:
+    if rate is not None:
         text += " " + words("sentence_rate", rate=words.plain_percent(rate))
+        if one.break_even_rate is not None:
+            text += " " + escape(words.say.break_even_sentence(one.break_even_rate))
     load = ""
     if len({c.load.label for c in report.cells}) > 1:
         load = f'<span class="load">{escape(one.load.label)}</span>'
@@ -173,15 +173,11 @@ def explanation(report: Report, words: Words) -> str:
     content = report.explanation
     if not content:
         return ""
-    if words.lang == "ja":
-        texts = sentences_ja(content)
-    else:
-        summary = content.get("summary", [])
-        texts = [t for t in summary if not t.startswith(("What if", "- "))]
-    unknown = [f"{arm}: {reason}" for arm, reason in content.get("unknown", {}).items()]
-    body = "".join(f"<p>{escape(text)}</p>" for text in texts)
+    found = msgspec.convert(content, Explanation)
+    body = "".join(f"<p>{escape(t)}</p>" for t in explanation_text.sentences(found, words.say))
+    unknown = explanation_text.unknown_sentences(found, words.say)
     body += "".join(f'<p class="note">{escape(text)}</p>' for text in unknown)
-    levers = _levers(content.get("what_if", []), words)
+    levers = _levers(msgspec.convert(content.get("what_if", []), list[WhatIf]), words)
     if not body and not levers:
         return ""
     return (
@@ -189,30 +185,25 @@ def explanation(report: Report, words: Words) -> str:
     )
 
 
-def _levers(levers: list[dict[str, Any]], words: Words) -> str:
+def _levers(levers: list[WhatIf], words: Words) -> str:
     rows = []
-    for scenario in dict.fromkeys(lever["scenario"] for lever in levers):
-        mine = [one for one in levers if one["scenario"] == scenario and one["gain"] > 0]
+    for scenario in dict.fromkeys(lever.scenario for lever in levers):
+        mine = [one for one in levers if one.scenario == scenario and one.gain > 0]
         for one in mine[:LEVERS_OF_A_PATH]:
-            change, assumption = one["change"], one["assumption"]
-            if words.lang == "ja":
-                change, assumption = change_ja(change), change_ja(assumption)
-            gain = f"{one['gain']:+.0%}"
-            if one.get("gain_low") is not None and f"{one['gain_low']:+.0%}" != gain:
-                gain = f"{one['gain_low']:+.0%} … {gain}"
-            if not one["lossless"]:
+            change = explanation_text.change(one, words.say)
+            if not one.lossless:
                 change += f" ({words.texts['changes_model']})"
             rows.append(
-                f'<tr data-scenario="{escape(scenario)}" data-arm="{escape(one["arm"])}">'
+                f'<tr data-scenario="{escape(scenario)}" data-arm="{escape(one.arm)}">'
                 + "".join(
                     f'<td data-label="{words(head)}"><span>{escape(value)}</span></td>'
                     for head, value in (
                         ("scenario", scenario),
-                        ("arm", one["arm"]),
+                        ("arm", one.arm),
                         ("change", change),
-                        ("gain", gain),
-                        ("up_to", fmt.number(one["tokens_per_s"])),
-                        ("assumes", assumption),
+                        ("gain", explanation_text.gain(one, words.say)),
+                        ("up_to", fmt.number(one.tokens_per_s)),
+                        ("assumes", explanation_text.assumption(one, words.say)),
                     )
                 )
                 + "</tr>"

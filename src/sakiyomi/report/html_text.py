@@ -4,6 +4,7 @@ import html
 from typing import TYPE_CHECKING
 
 from sakiyomi.report import format as fmt
+from sakiyomi.report.language import LANGUAGES
 from sakiyomi.report.words import NAMES_EN, NAMES_JA, TEXTS
 from sakiyomi.report.words_cautions import MEANINGS_JA
 from sakiyomi.stats import Estimate
@@ -17,6 +18,8 @@ class Words:
 
     def __init__(self, lang: str) -> None:
         self.lang = lang
+        self.say = LANGUAGES[lang]
+        """Whole sentences; not escaped."""
         self.texts: Mapping[str, str] = TEXTS[lang]
         self.names: Mapping[str, str] = NAMES_JA if lang == "ja" else NAMES_EN
 

@@ -16,7 +16,6 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
         "not_established": "not established",
         "no_comparison": "no comparison",
         "sentence": "{arm} decodes {ratio} times as fast as {baseline}: {verdict}.",
-        "sentence_gates": "{rate} of drafts accepted; speculation breaks even at {gate}.",
         "sentence_rate": "{rate} of drafts accepted.",
         "baseline_only": "{arm} decodes {speed} tokens per second; nothing to compare it with.",
         "interval_note": "Small figures: {level} intervals over conversations.",
@@ -174,7 +173,6 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
         "not_established": "未確定",
         "no_comparison": "比較なし",
         "sentence": "{arm} のデコードは {baseline} の {ratio} 倍の速さ：{verdict}。",
-        "sentence_gates": "ドラフトの採択率は {rate}、損益分岐は {gate}。",
         "sentence_rate": "ドラフトの採択率は {rate}。",
         "baseline_only": "{arm} のデコードは毎秒 {speed} トークン。比べる相手がありません。",
         "interval_note": "小さい数字は会話を単位とした {level} 区間。",
@@ -349,6 +347,10 @@ NAMES_JA: Mapping[str, str] = {
     "mlp": "MLP",
     "head": "出力ヘッド",
     "state": "再帰状態",
+    "recurrent state": "再帰状態",
+    "active parameters": "有効パラメータ数",
+    "bytes per parameter": "パラメータあたりのバイト数",
+    "KV cache": "KVキャッシュ",
     "kv": "KVキャッシュ",
     "experts": "エキスパート",
     "shared": "共有エキスパート",
@@ -384,5 +386,6 @@ NAMES_EN: Mapping[str, str] = {
     "draft_experts": "draft experts",
     "draft_kv": "draft KV cache",
     "draft_state": "draft state",
+    "shared": "shared experts",
 }
 """Names of parts and segments; those that are missing are shown as they are."""
