@@ -9,6 +9,10 @@ that lie wholly below and above the truth (2.5 each). `formed`: intervals that w
 
 Above 97: times rounded to a 5 ms clock (the truth sits on a tick, an interval holds it or misses by
 a whole tick) and a share of which 16 conversations show one or two exceptions.
+
+`k=2, one cost`: the speedup predicted at k = 2 from a run at k = 3, all of the cost being paid per
+draft; `two costs`: k = 1 and 3 were run; `calibrated`: the costs come from four conversations of a
+calibration. The truth is what a huge run at that k prints.
 """
 
 import argparse
@@ -19,11 +23,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sakiyomi import stats
+from sakiyomi import best_k, cost_models, stats
+from sakiyomi.calibration import Calibration, cost_model
+from sakiyomi.drafting import StepCost
+from sakiyomi.plan import Calibrate
 
 NUM_TURNS = 4
 CLOCK_S = 0.005
 TRUTH_UNITS = 400_000
+LONGEST = 3
+NUM_CALIBRATED = Calibrate().num_conversations
+PER_DRAFT = StepCost(per_draft=0.25)
+SPLIT = StepCost(fixed=0.15, per_draft=0.18)
 
 
 def effects(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -75,6 +86,71 @@ def step_units(kind: str, rng: np.random.Generator, n: int) -> np.ndarray:
     tokens = steps + accepted
     cost = 1.7 * effects(kind, rng, (n,)) ** 0.1
     return np.stack([tokens, steps, np.log(tokens / steps / cost)], axis=1)
+
+
+def draft_units(
+    kind: str, rng: np.random.Generator, n: int, cost: StepCost, k: int = LONGEST
+) -> np.ndarray:
+    """(n, 1 + k + 3): steps with drafts of k, accepted at position 1 to k, C(1), C(2), C(3).
+
+    As many tokens at any k; long answers accept more; what drafts cost is skewed over the
+    conversations, and each C has 3 % of noise.
+    """
+    length = rng.normal(size=n)
+    tokens = {
+        "lognormal": 100 * np.exp(0.6 * length),
+        "gamma": rng.gamma(1.5, 67, n) + 6,
+        "ties": np.minimum(75 * np.exp(length), 215),  # cut by a cap
+    }[kind]
+    odds = 0.5 + 0.7 * (0.4 * length + 0.9 * rng.normal(size=n))
+    rates = [1 / (1 + np.exp(-odds - 0.1 * position)) for position in range(k)]
+    steps = np.ceil(tokens / (1 + np.cumprod(rates, axis=0).sum(axis=0))).astype(int)
+    columns = [steps]
+    for rate in rates:
+        columns.append(rng.binomial(columns[-1], rate))
+    excess = (effects(kind, rng, (n,)) / 0.3) ** 0.3
+    for drafts in range(1, LONGEST + 1):
+        noise = np.exp(0.03 * rng.normal(size=n))
+        columns.append((1 + excess * (cost.at(drafts) - 1)) * noise)
+    return np.stack(columns, axis=1).astype(float)
+
+
+def speedup_at(kind: str, cost: StepCost, k: int) -> float:
+    """The speedup that a huge run with drafts of k tokens prints."""
+    x = draft_units(kind, np.random.default_rng(99), TRUTH_UNITS, cost, k)
+    return float(np.median(x[:, : k + 1].sum(axis=1) / x[:, 0] / x[:, 2 * k]))
+
+
+def predict_speedup(units: list, costs_at: tuple[int, ...], k: int) -> stats.Estimate:
+    """As `decide` predicts it from a run at k = 3 and the costs at one or two draft lengths."""
+    lengths = best_k.lengths_from_counts(
+        {str(i): unit[: LONGEST + 1] for i, unit in enumerate(units)}, 1
+    )
+    own = {str(i): {at: [unit[LONGEST + at]] for at in costs_at} for i, unit in enumerate(units)}
+    costs = {at: stats.compare([[math.log(x[LONGEST + at])] for x in units]) for at in costs_at}
+    if len(costs) > 1:
+        model = cost_models.several_costs_model(costs, own)
+    else:
+        model, _ = cost_models.one_cost_models(costs[LONGEST], LONGEST, None, own)
+    return best_k.predict(lengths, model, k)
+
+
+def predict_calibrated(units: list, k: int) -> stats.Estimate:
+    """The first conversations are those of a calibration at k = 1 and 3, which has no others."""
+    calibration, work = units[:NUM_CALIBRATED], units[NUM_CALIBRATED:]
+    fit = Calibration(
+        run="",
+        engine="",
+        model=None,
+        method=None,
+        load="",
+        fixed=stats.estimate_median([[1.5 * x[4] - 0.5 * x[6] - 1] for x in calibration]),
+        per_draft=stats.estimate_median([[(x[6] - x[4]) / 2] for x in calibration]),
+        at={at: stats.estimate_median([[x[LONGEST + at]] for x in calibration]) for at in (1, 3)},
+        arms=(),
+    )
+    lengths = best_k.lengths_from_counts({str(i): x[: LONGEST + 1] for i, x in enumerate(work)}, 1)
+    return best_k.predict(lengths, cost_model(fit), k)
 
 
 def pairs(kind: str, rng: np.random.Generator, n: int) -> np.ndarray:
@@ -150,6 +226,26 @@ FIGURES: dict[str, Figure] = {
         lambda units, _: stats.estimate_correlation(units),
     ),
 }
+
+
+def predictions(cost: StepCost, k: int, num_more: int, estimate: Callable) -> Figure:
+    """A figure of the speedup predicted at k, under a cost that its model can tell."""
+    return (
+        lambda kind, rng, n: draft_units(kind, rng, n + num_more, cost),
+        lambda _, kind: speedup_at(kind, cost, k),
+        lambda units, _: estimate(units, k),
+    )
+
+
+FIGURES |= {
+    f"k={k}, {name}": predictions(cost, k, num_more, estimate)
+    for name, cost, num_more, estimate in (
+        ("one cost", PER_DRAFT, 0, lambda units, k: predict_speedup(units, (3,), k)),
+        ("two costs", SPLIT, 0, lambda units, k: predict_speedup(units, (1, 3), k)),
+        ("calibrated", SPLIT, NUM_CALIBRATED, predict_calibrated),
+    )
+    for k in (1, 2, 3)
+}
 KINDS = ("lognormal", "gamma", "ties")
 
 
@@ -206,13 +302,13 @@ def main() -> None:
     parser.add_argument("--figures", nargs="*", default=list(FIGURES))
     parser.add_argument("--percentile", action="store_true", help="also a percentile bootstrap")
     args = parser.parse_args()
-    print("figure         data        n  coverage  below  above  formed  width")
+    print("figure            data        n  coverage  below  above  formed  width")
     for name in args.figures:
         for kind in KINDS:
             for n in args.units:
                 row = measure(name, kind, n, args.replicates)
                 print(
-                    f"{name:14} {kind:9} {n:3d}  {row['coverage']:8.1f}  {row['below']:5.1f}"
+                    f"{name:17} {kind:9} {n:3d}  {row['coverage']:8.1f}  {row['below']:5.1f}"
                     f"  {row['above']:5.1f}  {row['formed']:6.1f}  {row['width']:5.3f}",
                     end="",
                 )

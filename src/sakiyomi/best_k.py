@@ -6,11 +6,16 @@ Beyond K the last position's conditional acceptance is carried on, which flatter
 
 C(k) = 1 + c0 + c k from a calibration or from several measured k; else two hypotheses bound it
 (`cost_models`), and the k that is advised loses least against the best k of whichever is true.
+
+The speedup at k is what a run at k would print: divided within each conversation, then the median
+over them. The pooled E over the median C is another figure: long answers that are easy to draft
+weigh more in it, and it lies several per cent above the speedup of a skewed path. It stands in only
+where no conversation tells its own.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import msgspec
@@ -66,11 +71,15 @@ class BestK(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
-    """E(k) for k = 1, 2, ... with intervals; the first `num_seen` of them rest on what was seen."""
+    """E(k) for k = 1, 2, ... with intervals; the first `num_seen` of them rest on what was seen.
+
+    `own`: E(k) of each conversation, where they tell it.
+    """
 
     estimates: tuple[Estimate, ...]
     num_seen: int
     positions: Literal["measured", "iid"]
+    own: Mapping[str, tuple[float, ...]] = {}
 
 
 def lengths_from_requests(requests: Sequence[Measured], k: int, seed: int) -> Lengths | None:
@@ -91,16 +100,26 @@ def lengths_from_requests(requests: Sequence[Measured], k: int, seed: int) -> Le
         unit[0] += max(counts.num_steps or 0.0, counts.num_drafts)
         for position, accepted in enumerate(counts.accepted_per_position[:k], start=1):
             unit[position] += accepted
-    kept = [unit for unit in units.values() if unit[0] > 0]
-    if not kept:
+    return lengths_from_counts({name: unit for name, unit in units.items() if unit[0] > 0}, seed)
+
+
+def lengths_from_counts(units: Mapping[str, Sequence[float]], seed: int) -> Lengths | None:
+    """E(1..K + 3); a unit is a conversation's (steps > 0, accepted at position 1, ..., at K)."""
+    if not units:
         return None
+    k = len(next(iter(units.values()))) - 1
     estimates = []
     for length in range(1, k + 1):
-        pairs = [(math.fsum(unit[1 : length + 1]), unit[0]) for unit in kept]
+        pairs = [(math.fsum(unit[1 : length + 1]), unit[0]) for unit in units.values()]
         found = stats.estimate_mean_acceptance_length(pairs, seed, k=length)
         assert found is not None
         estimates.append(found)
-    return Lengths(estimates=_carry_on(estimates), num_seen=k, positions="measured")
+    rate = _last_rate(estimates)
+    own = {}
+    for name, (steps, *accepted) in units.items():
+        gains = [accepted[-1] * rate**beyond for beyond in range(1, EXTRAPOLATED + 1)]
+        own[name] = tuple(1 + total / steps for total in accumulate([*accepted, *gains]))
+    return Lengths(estimates=_carry_on(estimates), num_seen=k, positions="measured", own=own)
 
 
 def lengths_from_cell(acceptance: Acceptance | None, k: int | None) -> Lengths | None:
@@ -140,13 +159,11 @@ def find_best_k(
     measured: frozenset[int],
 ) -> BestK:
     """Predict every k under every cost model and take the one that loses least."""
-    speeds = {
-        model.name: [
-            length.point / model.estimate(k).point
-            for k, length in enumerate(lengths.estimates, start=1)
-        ]
+    estimates = {
+        model.name: [predict(lengths, model, k + 1) for k in range(len(lengths.estimates))]
         for model in models
     }
+    speeds = {name: [found.point for found in row] for name, row in estimates.items()}
     best_of = {name: max(1.0, *values) for name, values in speeds.items()}
     rows = []
     for k, length in enumerate(lengths.estimates, start=1):
@@ -155,7 +172,7 @@ def find_best_k(
             PredictedK(
                 num_speculative_tokens=k,
                 tokens_per_step=length,
-                speedup=_span([_quotient(length, model.estimate(k)) for model in models]),
+                speedup=_span([row[k - 1] for row in estimates.values()]),
                 by_hypothesis=points,
                 loss=max(1 - points[name] / best_of[name] for name in points),
                 measured=k in measured,
@@ -188,6 +205,25 @@ def find_best_k(
     )
 
 
+def predict(lengths: Lengths, model: CostModel, k: int) -> Estimate:
+    """The speedup at k under one cost model.
+
+    Costs of the same conversations: as the speedup of a run, repeats included (`stats.compare`).
+    Costs of others (a calibration): the median of E(k) over C(k), whose errors are independent.
+    """
+    logs = {name: math.log(length[k - 1]) for name, length in lengths.own.items()}
+    paired = [
+        [logs[name] - math.log(cost.at(k)) for cost in costs]
+        for name, costs in model.own.items()
+        if name in logs
+    ]
+    speedup = stats.compare(paired)
+    if speedup is not None:
+        return speedup
+    length = stats.compare([[log] for log in logs.values()])
+    return _quotient(length or lengths.estimates[k - 1], model.estimate(k))
+
+
 def _off(other: Mapping[str, float], best: Mapping[str, float]) -> float:
     return min(other[name] / best[name] for name in best) - 1
 
@@ -205,15 +241,18 @@ class _Scaled(msgspec.Struct, frozen=True):
         return 1 + max(length - 1, 0.0) * self.share
 
 
+def _last_rate(estimates: Sequence[Estimate]) -> float:
+    """Conditional acceptance at the last position that was seen."""
+    points = [0.0, 1.0, *(estimate.point for estimate in estimates)]
+    *_, before, last = (after - before for before, after in pairwise(points))
+    return min(max(last / before if before > 0 else 0.0, 0.0), 1.0)
+
+
 def _carry_on(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
     """Lengthen E by up to three positions with the last conditional acceptance."""
     known = list(estimates)
-    points = [1.0, *(estimate.point for estimate in known)]
-    gains = [after - before for before, after in pairwise(points)]
-    last = gains[-1]
-    before_last = gains[-2] if len(gains) > 1 else 1.0
-    rate = min(max(last / before_last if before_last > 0 else 0.0, 0.0), 1.0)
-    base = known[-1]
+    base, rate = known[-1], _last_rate(estimates)
+    last = base.point - (known[-2].point if len(known) > 1 else 1.0)
     added = 0.0
     for _ in range(EXTRAPOLATED):
         last *= rate

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from sakiyomi import stats
-from sakiyomi.cost_models import CostModel, fit_line
+from sakiyomi.cost_models import CostModel, fit_line, line_bounds, line_through
 from sakiyomi.drafting import StepCost
 from sakiyomi.engines.engine import Engine, with_speculation
 from sakiyomi.errors import NotComparable, PlanError
@@ -225,15 +225,10 @@ def _forced(arm: Arm) -> Forced:
 
 def cost_model(fit: Calibration) -> CostModel:
     """The fit as a cost model: measured C(k) where there is one, the line elsewhere."""
-    bounds = [
-        (cost.low / cost.point, cost.high / cost.point)
-        for cost in fit.at.values()
-        if cost.low is not None and cost.high is not None
-    ]
     return CostModel(
         name="calibrated",
         cost=StepCost(fixed=fit.fixed.point, per_draft=fit.per_draft.point),
-        spread=(min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else None,
+        bounds=line_bounds(fit.at, line_through),
         at=fit.at,
     )
 

@@ -10,8 +10,9 @@ from sakiyomi import best_k
 from sakiyomi.best_k import BestK, CostSource
 from sakiyomi.calibration import Calibration, cost_model, find_fit
 from sakiyomi.candidates import Requests
-from sakiyomi.cost_models import CostModel, one_cost_models, several_costs_model
+from sakiyomi.cost_models import CostModel, OwnCosts, one_cost_models, several_costs_model
 from sakiyomi.measured import is_speculative
+from sakiyomi.pairing import pair
 from sakiyomi.plan import ClosedLoad, Load
 from sakiyomi.record import ArmFacts
 from sakiyomi.results import Cell, Report
@@ -63,7 +64,19 @@ def path_lengths(
         lengths = best_k.lengths_from_requests(mine, k, seed)
         lengths = lengths or best_k.lengths_from_cell(cell.acceptance, k)
         measured = {c.num_speculative_tokens: c for c in family if c.num_speculative_tokens}
-        models, source = _cost_models(report, measured, arm, cell, fits, draft_costs)
+        fit = find_fit(
+            fits,
+            engine=arm.engine,
+            model=arm.model,
+            method=arm.speculative_method,
+            load=cell.load.label,
+        )
+        models: tuple[CostModel, ...]
+        source: CostSource
+        if fit is not None:
+            models, source = (cost_model(fit),), "calibration"
+        else:
+            models, source = _measured_costs(report, requests, measured, draft_costs.get(cell.arm))
         if lengths is None or not models:
             continue
         found.append(
@@ -146,33 +159,33 @@ def _same_family(one: Cell, other: Cell, arms: Mapping[str, ArmFacts]) -> bool:
     ) == (theirs.engine, theirs.model, theirs.speculative_method)
 
 
-def _cost_models(
-    report: Report,
-    measured: Mapping[int, Cell],
-    arm: ArmFacts,
-    cell: Cell,
-    fits: Sequence[Calibration],
-    draft_costs: Mapping[str, float],
+def _measured_costs(
+    report: Report, requests: Requests, cells: Mapping[int, Cell], draft_cost: float | None
 ) -> tuple[tuple[CostModel, ...], CostSource]:
-    """A calibration, else a line through several measured k, else the two hypotheses of one."""
-    fit = find_fit(
-        fits,
-        engine=arm.engine,
-        model=arm.model,
-        method=arm.speculative_method,
-        load=cell.load.label,
-    )
-    if fit is not None:
-        return (cost_model(fit),), "calibration"
-    costs = {
-        k: cost for k, other in measured.items() if (cost := _step_cost(report, other)) is not None
-    }
+    """A line through several measured k, else the two hypotheses of one; `cells` by k."""
+    costs = {k: cost for k, cell in cells.items() if (cost := _step_cost(report, cell)) is not None}
+    own = _own_costs({k: cells[k] for k in costs}, requests, report.baseline)
     if len(costs) > 1:
-        return (several_costs_model(costs),), "several_k"
-    k = cell.num_speculative_tokens
-    if k is None or k not in costs:
+        return (several_costs_model(costs, own),), "several_k"
+    longest = max(cells)
+    if longest not in costs:
         return (), "one_k"
-    return one_cost_models(costs[k], k, draft_costs.get(cell.arm)), "one_k"
+    return one_cost_models(costs[longest], longest, draft_cost, own), "one_k"
+
+
+def _own_costs(cells: Mapping[int, Cell], requests: Requests, baseline: str) -> OwnCosts:
+    """C(k) by repeat of the conversations that every one of these cells and the baseline have."""
+    own: dict[str, dict[int, list[float]]] = {}
+    for k, cell in cells.items():
+        mine, base = (
+            requests.get((cell.scenario, arm, cell.load.label), ()) for arm in (cell.arm, baseline)
+        )
+        for unit in pair(mine, base):
+            if unit.num_steps > 0 and unit.num_step_tokens > 0:
+                tokens_per_step = unit.num_step_tokens / unit.num_steps
+                found = [tokens_per_step / math.exp(ratio) for ratio in unit.log_ratios]
+                own.setdefault(unit.conversation_id, {})[k] = found
+    return {name: by_k for name, by_k in own.items() if len(by_k) == len(cells)}
 
 
 def _step_cost(report: Report, cell: Cell) -> Estimate | None:

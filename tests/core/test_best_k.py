@@ -1,26 +1,44 @@
 """The best draft length: predictions against the levers computed by hand, calibrations, tuning."""
 
+import importlib.util
+import math
 import random
+from pathlib import Path
 
 import pytest
 from decide_makers import PLAIN_RATE, arm_facts, drafted, group, make_facts, make_report, request
 
 from sakiyomi import drafting
-from sakiyomi.best_k import find_best_k, lengths_from_cell, lengths_from_requests
+from sakiyomi.best_k import find_best_k, lengths_from_cell, lengths_from_requests, predict
 from sakiyomi.calibration import calibration_plan, cost_model, find_fit, fit_calibration
-from sakiyomi.cost_models import CostModel, fit_line, one_cost_models, several_costs_model
+from sakiyomi.cost_models import (
+    LEAST_COST,
+    CostModel,
+    OwnCost,
+    fit_line,
+    one_cost_models,
+    several_costs_model,
+)
 from sakiyomi.decide import Known, decide
 from sakiyomi.drafting import StepCost
 from sakiyomi.engines import ENGINES
 from sakiyomi.errors import NotComparable, PlanError
 from sakiyomi.plan import Arm, Calibrate, Plan, ScenarioRef, Speculation
 from sakiyomi.results import Acceptance
-from sakiyomi.stats import Estimate
+from sakiyomi.stats import Estimate, compare
 from sakiyomi.tuning import choose_lengths, confirm, tunable_arm, tuning_plan
 
 
 def exact(point, width=0.0):
     return Estimate(point=point, low=point - width, high=point + width, n=16)
+
+
+def load_benchmark(name):
+    path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def lengths_of(positions, k=None):
@@ -127,30 +145,75 @@ def test_no_draft_is_best_when_none_pays():
     assert best.best_by_hypothesis == {"known": 0}
 
 
-def test_the_interval_of_a_prediction_has_both_errors():
-    rng = random.Random(3)
-    requests = [
+def scattered(seed=3, count=24):
+    """Requests whose acceptance differs by conversation."""
+    rng = random.Random(seed)
+    return [
         request(
             "mtp", f"c{i}", 0, 50.0, counts=drafted((rng.uniform(0.5, 0.9), rng.uniform(0.1, 0.5)))
         )
-        for i in range(24)
+        for i in range(count)
     ]
-    lengths = lengths_from_requests(requests, 2, 1)
+
+
+def test_the_costs_of_other_conversations_add_their_error():
+    lengths = lengths_from_requests(scattered(), 2, 1)
     narrow, wide = (
-        find_best_k(
-            lengths,
-            [CostModel(name="m", cost=StepCost(fixed=0.4), at={2: exact(1.4, width)})],
-            arm="m",
-            method="m",
-            source="several_k",
-            measured=frozenset({2}),
-        )
-        .rows[1]
-        .speedup
+        predict(lengths, CostModel(name="m", cost=StepCost(), at={2: exact(1.4, width)}), 2)
         for width in (0.0, 0.3)
     )
-    assert narrow.low == pytest.approx(lengths.estimates[1].low / 1.4)
-    assert wide.low < narrow.low < narrow.high < wide.high
+    alone = compare([[math.log(own[1])] for own in lengths.own.values()])
+    assert (narrow.low, narrow.point) == pytest.approx((alone.low / 1.4, alone.point / 1.4))
+    ratio = math.hypot(math.log(alone.point / alone.low), math.log(1.7 / 1.4))
+    assert wide.low == pytest.approx(wide.point / math.exp(ratio))
+
+
+def test_at_the_measured_k_the_prediction_is_the_measured_speedup():
+    """Acceptance, cost and repeats scatter, and long answers accept more: the two still agree."""
+    rng = random.Random(5)
+    requests = []
+    for index in range(16):
+        counts = drafted((rng.uniform(0.4, 0.9), rng.uniform(0.1, 0.4)), num_steps=20 + 20 * index)
+        own = rng.uniform(1.2, 2.0)
+        for repeat in range(3):
+            plain = PLAIN_RATE * rng.uniform(0.9, 1.1)
+            rate = plain * (1 + counts.num_accepted_tokens / counts.num_steps) / own
+            name = f"c{index}"
+            requests.append(request("plain", name, repeat, plain))
+            requests.append(
+                request("mtp", name, repeat, rate * rng.uniform(0.9, 1.1), counts=counts)
+            )
+    facts, grouped = make_facts((arm_facts("plain"), arm_facts("mtp", k=2))), group(requests)
+    report = make_report(facts, grouped)
+    ((path,),) = [choice.draft_lengths for choice in decide(facts, report, grouped, {}).choices]
+    predicted, measured = path.best_k.rows[1].speedup, report.comparisons[0].ratio
+    # steps are whole tokens, positions are not
+    assert predicted.point == pytest.approx(measured.point, rel=0.005)
+    assert (predicted.low, predicted.high) == pytest.approx(
+        (measured.low, measured.high), rel=0.005
+    )
+    assert predicted.n == 16
+
+
+def test_one_cost_split_two_ways_keeps_its_relation_to_k():
+    per_draft, per_step = one_cost_models(exact(1.6, 0.12), 3, None)
+    found = per_draft.estimate(1)
+    assert (found.low, found.point, found.high) == pytest.approx((1.16, 1.2, 1.24))
+    found = per_step.estimate(1)
+    assert (found.low, found.point, found.high) == pytest.approx((1.48, 1.6, 1.72))
+
+
+def test_a_cost_is_never_carried_on_below_nothing():
+    own = OwnCost(line=StepCost(per_draft=-0.4), measured={1: 0.6})
+    assert (own.at(1), own.at(4)) == (0.6, LEAST_COST)
+
+
+@pytest.mark.parametrize("costs", ["one cost", "two costs", "calibrated"])
+def test_predicted_speedups_hold_their_level(costs):
+    """Skewed costs, long answers that accept more; the full table: benchmarks/coverage.py."""
+    row = load_benchmark("coverage").measure(f"k=2, {costs}", "lognormal", 16, 120)
+    assert row["formed"] == 100
+    assert row["coverage"] >= 90  # binomial(120, 0.95): below 90 % in 1 of 100
 
 
 def test_several_measured_costs_give_a_line():
