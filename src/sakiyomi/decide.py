@@ -256,7 +256,7 @@ def _finished(choice: Choice, facts: RunFacts, requests: Requests, source: Sourc
         next_experiment=_experiment(choice, requests, source, facts.plan.min_gain)
         or (
             next_experiment.for_draft_length(choice.scenario, source)
-            if advised and not source.is_published
+            if advised and source.can_tune and not source.is_published
             else None
         ),
     )

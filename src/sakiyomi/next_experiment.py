@@ -37,13 +37,17 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """How the run can be made again: its name, its plan file, conversations that exist."""
+    """How the run can be made again: its name, its plan file, conversations that exist.
+
+    `can_tune`: sakiyomi launches an arm that drafts, so that it can give it another draft length.
+    """
 
     run: str = "RUN"
     plan: str = "PLAN.toml"
     num_available: Mapping[str, int] = {}
     is_published: bool = False
     can_resume: bool = True
+    can_tune: bool = True
 
 
 def for_gain(
@@ -108,7 +112,7 @@ def for_draft_length(scenario: str, source: Source) -> Experiment:
         kind="tune",
         scenario=scenario,
         reason="draft_length",
-        command=f"sakiyomi run {shlex.quote(source.plan)} --scenario {scenario} --tune",
+        command=f"{_run(source.plan, scenario)} --tune",
     )
 
 
@@ -150,26 +154,48 @@ def _more_conversations(
             kind="more_conversations", scenario=scenario, reason=reason, num_more=num_more
         )
     wanted, available = now + num_more, source.num_available.get(scenario)
+    load_flag = _load_flag(load, requests)
     if available is not None and wanted > available:
+        file = shlex.quote(f"{scenario}.jsonl")
         return Experiment(
             kind="own_conversations",
             scenario=scenario,
             reason=reason,
             num_more=num_more,
             minutes=minutes,
-            command=f"sakiyomi scenarios import LOGS.jsonl --name {scenario} "
-            f"--num-conversations {wanted} -o {scenario}.jsonl",
+            command=f"sakiyomi scenarios import LOGS.jsonl --name {shlex.quote(scenario)} "
+            f"--num-conversations {wanted} -o {file} && "
+            f"{_run(source.plan, f'{scenario}.jsonl')}{load_flag}",
         )
-    concurrency = load.removeprefix("closed-")
-    flag = f" --concurrency {concurrency}" if concurrency.isdigit() and concurrency != "1" else ""
+    # a run of first turns goes on with first turns, a run of whole conversations with whole ones
+    flag = "--conversations" if _has_later_turns(requests, place) else "--requests"
     return Experiment(
         kind="more_conversations",
         scenario=scenario,
         reason=reason,
         num_more=num_more,
         minutes=minutes,
-        command=f"sakiyomi run {shlex.quote(source.plan)} --scenario {scenario} "
-        f"--requests {wanted}{flag}",
+        command=f"{_run(source.plan, scenario)} {flag} {wanted}{load_flag}",
+    )
+
+
+def _run(plan: str, scenario: str) -> str:
+    return f"sakiyomi run {shlex.quote(plan)} --scenario {shlex.quote(scenario)}"
+
+
+def _load_flag(load: str, requests: Requests) -> str:
+    """The flag that keeps to this load; none where the plan has no other, or none can say it."""
+    concurrency = load.removeprefix("closed-")
+    is_alone = len({other for _, _, other in requests}) == 1
+    return "" if is_alone or not concurrency.isdigit() else f" --concurrency {concurrency}"
+
+
+def _has_later_turns(requests: Requests, place: tuple[str, str]) -> bool:
+    return any(
+        request.key.turn > 0
+        for (scenario, _, load), group in requests.items()
+        if (scenario, load) == place
+        for request in group
     )
 
 

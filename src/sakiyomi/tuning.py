@@ -40,13 +40,18 @@ def choose_lengths(paths: Sequence[PathLength], arm: str) -> tuple[int, ...]:
     return tuple(sorted(sorted(losses, key=lambda k: (losses[k], k))[:2]))
 
 
-def tunable_arm(plan: Plan) -> Arm:
-    """The launched arm with the longest drafts. Raises PlanError where there is none."""
-    found = [
+def tunable_arms(plan: Plan) -> list[Arm]:
+    """Launched arms with a draft length, which sakiyomi can change between runs."""
+    return [
         arm
         for arm in plan.arms
         if arm.url is None and arm.speculation and arm.speculation.num_speculative_tokens
     ]
+
+
+def tunable_arm(plan: Plan) -> Arm:
+    """The tunable arm with the longest drafts. Raises PlanError where there is none."""
+    found = tunable_arms(plan)
     if not found:
         raise PlanError(
             f"{plan.name}: --tune: no launched arm has a draft length",

@@ -23,6 +23,7 @@ from sakiyomi.report import decision_text
 from sakiyomi.report import json as report_json
 from sakiyomi.results import Report
 from sakiyomi.store import RunReader
+from sakiyomi.tuning import tunable_arms
 
 GATE_STATUS = {"yes": 0, "no": 3, "cannot_tell": 4}
 Requests = dict[tuple[str, str, str], list[Measured]]
@@ -146,6 +147,7 @@ def _source(reader: RunReader) -> Source:
         num_available=available,
         is_published=reader.facts.provenance == "published",
         can_resume=reader.facts.looks is None,
+        can_tune=bool(tunable_arms(reader.facts.plan)),
     )
 
 

@@ -16,7 +16,7 @@ from sakiyomi.commands.dry_run import dry_run
 from sakiyomi.commands.explain_command import explain_run, with_explanation
 from sakiyomi.commands.full_report import known_device
 from sakiyomi.commands.run_job import make_job
-from sakiyomi.commands.run_plan import RunFlags, override, plan_from_flags
+from sakiyomi.commands.run_plan import RunFlags, override, plan_from_flags, too_few
 from sakiyomi.commands.tune_command import tune
 from sakiyomi.commands.why_command import why_pass
 from sakiyomi.drive import measure
@@ -75,6 +75,8 @@ def run_plan(
 
 def _ready(plan: Plan) -> tuple[dict[str, Scenario], str]:
     scenarios = {ref.name: read_scenario(ref) for ref in plan.scenarios}
+    for note in too_few(plan, scenarios):
+        terminal.warn(note)
     return scenarios, choose_schedule(plan, fits_together=_embedded(plan))
 
 
@@ -133,6 +135,7 @@ def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
         scenarios=tuple(arguments.scenario),
         max_tokens=arguments.max_tokens,
         num_requests=arguments.requests,
+        num_conversations=arguments.conversations,
         repeats=arguments.repeats,
         concurrency=tuple(arguments.concurrency),
         name=arguments.name,
@@ -142,6 +145,7 @@ def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
     for name, value in (
         ("--repeats", arguments.repeats),
         ("--requests", arguments.requests),
+        ("--conversations", arguments.conversations),
         ("--max-tokens", arguments.max_tokens),
         *(("--concurrency", n) for n in arguments.concurrency),
     ):

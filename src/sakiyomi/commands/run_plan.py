@@ -1,13 +1,14 @@
 """Flags -> a plan: what `sakiyomi run` measures when no plan file says it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from sakiyomi.errors import PlanError
 from sakiyomi.plan import Arm, ClosedLoad, Plan, ScenarioRef, parse_plan
+from sakiyomi.scenario import Scenario
 
 EMBEDDED_SCENARIOS = ("ja_chat", "code_agent", "en_chat", "ja_code")
 EMBEDDED_REQUESTS = 3
@@ -30,6 +31,7 @@ class RunFlags(msgspec.Struct, frozen=True, kw_only=True):
     scenarios: tuple[str, ...] = ()
     max_tokens: int | None = None
     num_requests: int | None = None
+    num_conversations: int | None = None
     repeats: int | None = None
     concurrency: tuple[int, ...] = ()
     name: str | None = None
@@ -54,21 +56,47 @@ def plan_from_flags(flags: RunFlags, embedded_arms: Sequence[Arm]) -> Plan:
 
 def _scenario_ref(name: str, flags: RunFlags) -> ScenarioRef:
     """A built-in scenario, cut to a few minutes; or an own file, whole unless a flag cuts it."""
-    cap, num_requests = flags.max_tokens, flags.num_requests
+    limits = _limits(flags)
+    is_cut = "num_requests" in limits
     if not flags.urls:
-        cap, num_requests = cap or EMBEDDED_MAX_TOKENS, num_requests or EMBEDDED_REQUESTS
+        limits.setdefault("max_tokens", EMBEDDED_MAX_TOKENS)
+    if not flags.urls and not is_cut:
+        limits["num_requests"] = EMBEDDED_REQUESTS
+    elif not is_cut and not name.endswith(".jsonl"):
+        limits["num_conversations"] = URL_CONVERSATIONS
+    return msgspec.structs.replace(_named(name), **limits)
+
+
+def _named(name: str) -> ScenarioRef:
+    """A built-in scenario by its name, an own one by its file."""
     if name.endswith(".jsonl"):
-        stem = Path(name).stem
-        return ScenarioRef(
-            name=stem, file=str(Path(name).resolve()), max_tokens=cap, num_requests=num_requests
-        )
-    num_conversations = None if num_requests else URL_CONVERSATIONS
-    return ScenarioRef(
-        name=name,
-        max_tokens=cap,
-        num_requests=num_requests,
-        num_conversations=num_conversations,
-    )
+        return ScenarioRef(name=Path(name).stem, file=str(Path(name).resolve()))
+    return ScenarioRef(name=name)
+
+
+def _limits(flags: RunFlags) -> dict[str, int | None]:
+    """What the flags change in a scenario; either of the two that cut it takes both places."""
+    limits: dict[str, int | None] = {}
+    if flags.max_tokens:
+        limits["max_tokens"] = flags.max_tokens
+    if flags.num_requests or flags.num_conversations:
+        limits["num_requests"] = flags.num_requests
+        limits["num_conversations"] = flags.num_conversations
+    return limits
+
+
+def too_few(plan: Plan, scenarios: Mapping[str, Scenario]) -> list[str]:
+    """What to say where more requests were asked than a scenario has."""
+    found = []
+    for ref in plan.scenarios:
+        conversations = scenarios[ref.name].conversations
+        num_requests = sum(len(conversation.turns) for conversation in conversations)
+        if num_requests < (ref.num_requests or 0):
+            found.append(
+                f"! {ref.name}: {ref.num_requests} requests asked, its {len(conversations)} "
+                f"conversations have {num_requests}. More: --repeats, or an own scenario"
+            )
+    return found
 
 
 def override(plan: Plan, flags: RunFlags) -> Plan:
@@ -82,12 +110,11 @@ def override(plan: Plan, flags: RunFlags) -> Plan:
         changes["name"] = flags.name
     if flags.concurrency:
         changes["loads"] = tuple(ClosedLoad(max_concurrency=n) for n in flags.concurrency)
-    caps = {"max_tokens": flags.max_tokens, "num_requests": flags.num_requests}
-    caps = {key: value for key, value in caps.items() if value}
-    if caps or flags.scenarios:
+    limits = _limits(flags)
+    if limits or flags.scenarios:
         known = {ref.name: ref for ref in plan.scenarios}
-        refs = [known.get(name) or ScenarioRef(name=name) for name in flags.scenarios or known]
-        changes["scenarios"] = tuple(msgspec.structs.replace(ref, **caps) for ref in refs)
+        refs = [known.get(name) or _named(name) for name in flags.scenarios or known]
+        changes["scenarios"] = tuple(msgspec.structs.replace(ref, **limits) for ref in refs)
     if flags.api_key_env:
         changes["arms"] = tuple(
             msgspec.structs.replace(arm, api_key_env=arm.api_key_env or flags.api_key_env)
