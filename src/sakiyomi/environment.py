@@ -5,13 +5,13 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import sakiyomi
+from sakiyomi.models.nvml import ask, open_nvml, text, visible_cards
 from sakiyomi.record import Environment
 
 
@@ -44,68 +44,31 @@ def read_environment() -> Environment:
 
 
 def read_gpu() -> Gpu | None:
-    """The busiest NVIDIA card now, None without one or without the extra `gpu`."""
-    with _nvml() as nvml:
-        if nvml is None:
+    """The busiest NVIDIA card of those that CUDA would use here; None without one."""
+    with open_nvml() as nvml:
+        cards = visible_cards(nvml) if nvml else []
+        if not cards:
             return None
-        with contextlib.suppress(nvml.NVMLError):
-            cards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-            if cards:
-                return _read_card(nvml, max(cards, key=lambda card: _busy_bytes(nvml, card)))
-    return None
+        return _read_card(nvml, max(cards, key=lambda card: _busy_bytes(nvml, card)))
 
 
-@contextlib.contextmanager
-def _nvml() -> Iterator[Any]:
-    """NVML, initialised, or None. Failures of a card's driver are no failures of a run."""
-    try:
-        import pynvml
-    except ImportError:
-        yield None
-        return
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        yield None
-        return
-    try:
-        yield pynvml
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-
-
-def _read_card(nvml: Any, handle: Any) -> Gpu:
-    def ask(function: str, *arguments: Any) -> Any:
-        try:
-            return getattr(nvml, function)(*arguments)
-        except (nvml.NVMLError, AttributeError):
-            return None
-
-    name = ask("nvmlDeviceGetName", handle)
-    driver = ask("nvmlSystemGetDriverVersion")
-    memory = ask("nvmlDeviceGetMemoryInfo", handle)
-    power_mw = ask("nvmlDeviceGetPowerUsage", handle)
+def _read_card(nvml: Any, card: Any) -> Gpu:
+    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", card)
+    power_mw = ask(nvml, "nvmlDeviceGetPowerUsage", card)
     return Gpu(
-        name=_text(name) or "NVIDIA",
-        driver=_text(driver),
+        name=text(ask(nvml, "nvmlDeviceGetName", card)) or "NVIDIA",
+        driver=text(ask(nvml, "nvmlSystemGetDriverVersion")),
         memory_bytes=memory.total if memory else None,
-        clock_mhz=ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
-        memory_clock_mhz=ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM),
+        clock_mhz=ask(nvml, "nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_SM),
+        memory_clock_mhz=ask(nvml, "nvmlDeviceGetClockInfo", card, nvml.NVML_CLOCK_MEM),
         power_w=power_mw / 1000 if power_mw is not None else None,
-        bus_width_bits=ask("nvmlDeviceGetMemoryBusWidth", handle),
+        bus_width_bits=ask(nvml, "nvmlDeviceGetMemoryBusWidth", card),
     )
 
 
-def _busy_bytes(nvml: Any, handle: Any) -> int:
-    try:
-        return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-    except nvml.NVMLError:
-        return 0
-
-
-def _text(value: Any) -> str | None:
-    return value.decode() if isinstance(value, bytes) else value
+def _busy_bytes(nvml: Any, card: Any) -> int:
+    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", card)
+    return memory.used if memory else 0
 
 
 def _os_name() -> str:
@@ -117,10 +80,10 @@ def _os_name() -> str:
 def _cpu_name() -> str:
     """The processor as it calls itself; ARM kernels name none, then the architecture stands."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        text = ""
-    return parse_cpu_name(text) or platform.processor() or platform.machine()
+        cpuinfo = ""
+    return parse_cpu_name(cpuinfo) or platform.processor() or platform.machine()
 
 
 def parse_cpu_name(cpuinfo: str) -> str | None:

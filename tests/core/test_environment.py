@@ -1,15 +1,14 @@
-"""What the machine says, against what the system's own tools say; cards through a small NVML."""
+"""What the machine says, against what the system's own tools say; cards: test_nvml.py."""
 
 import os
 import platform
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
 import sakiyomi
-from sakiyomi.environment import parse_cpu_name, read_environment, read_gpu
+from sakiyomi.environment import parse_cpu_name, read_environment
 
 
 def test_the_environment_is_this_machine():
@@ -45,72 +44,3 @@ def test_memory_and_processors_are_the_kernels():
 )
 def test_processors_name_themselves(text, name):
     assert parse_cpu_name(text) == name
-
-
-class NvmlError(Exception):
-    pass
-
-
-def nvml(cards, **more):
-    """A module with NVML's functions over `cards`; a missing value raises, as on real cards."""
-
-    def value(key):
-        def ask(card, *_):
-            if key not in card:
-                raise NvmlError(key)
-            return card[key]
-
-        return ask
-
-    module = types.ModuleType("pynvml")
-    module.NVMLError = NvmlError
-    module.NVML_CLOCK_SM, module.NVML_CLOCK_MEM = 1, 2
-    module.calls = []
-    module.nvmlInit = lambda: module.calls.append("init")
-    module.nvmlShutdown = lambda: module.calls.append("shutdown")
-    module.nvmlDeviceGetCount = lambda: len(cards)
-    module.nvmlDeviceGetHandleByIndex = cards.__getitem__
-    module.nvmlSystemGetDriverVersion = lambda: "590.10"
-    module.nvmlDeviceGetName = value("name")
-    module.nvmlDeviceGetMemoryInfo = value("memory")
-    module.nvmlDeviceGetPowerUsage = value("power_mw")
-    module.nvmlDeviceGetClockInfo = lambda card, kind: value(f"clock{kind}")(card)
-    for key, function in more.items():
-        setattr(module, key, function)
-    return module
-
-
-def card(name, used, **more):
-    return {"name": name, "memory": types.SimpleNamespace(total=96 << 30, used=used), **more}
-
-
-def test_the_card_that_holds_the_model_is_read(monkeypatch):
-    busy = card(b"RTX PRO 6000", 80 << 30, power_mw=412_500, clock1=2310, clock2=14001)
-    module = nvml([card("idle", 1 << 20), busy])
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    gpu = read_gpu()
-    assert (gpu.name, gpu.driver, gpu.memory_bytes) == ("RTX PRO 6000", "590.10", 96 << 30)
-    assert (gpu.clock_mhz, gpu.memory_clock_mhz, gpu.power_w) == (2310, 14001, 412.5)
-    assert gpu.bus_width_bits is None
-    assert module.calls == ["init", "shutdown"]
-    assert (read_environment().device, read_environment().driver) == ("RTX PRO 6000", "590.10")
-
-
-def test_what_a_card_does_not_tell_is_unknown(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", nvml([{"name": "small"}]))
-    gpu = read_gpu()
-    assert gpu.name == "small"
-    assert (gpu.clock_mhz, gpu.power_w, gpu.memory_bytes) == (None, None, None)
-
-
-def fail(*_):
-    raise NvmlError
-
-
-@pytest.mark.parametrize(
-    "module", [None, nvml([]), nvml([], nvmlInit=fail), nvml([], nvmlDeviceGetCount=fail)]
-)
-def test_no_card_is_no_failure(monkeypatch, module):
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    assert read_gpu() is None
-    assert read_environment().device is None

@@ -12,7 +12,7 @@ from sakiyomi.explain import Explanation, explain
 from sakiyomi.measured import is_speculative
 from sakiyomi.models import bandwidth
 from sakiyomi.models.checkpoint import open_checkpoint
-from sakiyomi.models.devices import find_device, known_devices, read_machine
+from sakiyomi.models.devices import find_device, find_reported, known_devices, read_machine
 from sakiyomi.models.published import published_model
 from sakiyomi.models.roofline import Device
 from sakiyomi.models.weights import ReadBytes, attach_draft
@@ -106,10 +106,4 @@ def _device(arguments: argparse.Namespace, report: Report) -> Device | None:
         return bandwidth.measure(read_machine())
     if arguments.device:
         return find_device(arguments.device)
-    name = report.environment.get("device")
-    if not name:
-        return None
-    try:
-        return find_device(str(name))
-    except CheckpointError:
-        return None
+    return find_reported(report.environment.get("device"))

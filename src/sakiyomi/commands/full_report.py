@@ -1,12 +1,16 @@
 """A run folder -> the report with everything that a page shows. Slower than the table alone."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from sakiyomi import store
 from sakiyomi.commands.decide_command import decide_run, with_decision
 from sakiyomi.commands.explain_command import explain_run, with_explanation
-from sakiyomi.errors import CheckpointError, SakiyomiError
-from sakiyomi.models.devices import find_device
+from sakiyomi.compare import join_explanations, join_request_lists, join_segments
+from sakiyomi.detail import RequestList
+from sakiyomi.errors import SakiyomiError
+from sakiyomi.models.devices import find_reported
 from sakiyomi.models.roofline import Device
 from sakiyomi.record import RunFacts
 from sakiyomi.request_list import list_requests
@@ -19,24 +23,44 @@ def fill_report(report: Report, reader: RunReader, *, with_requests: bool = Fals
     """The report with explanation, decision and segments; for pages with its requests too."""
     report = with_explanation(report, *explain_run(reader.facts, report, {}, known_device(report)))
     report = with_decision(report, decide_run(reader, report, dict(reader.facts.plan.slo)))
-    requests = None
-    if with_requests and reader.facts.provenance == "measured":
-        requests = list_requests(reader.facts, reader.records(), asked_prompts(reader.facts))
     return msgspec.structs.replace(
         report,
         segments=find_segments(reader.facts, reader.records()),
-        requests=requests,
+        requests=page_requests(reader) if with_requests else None,
         plan_toml=reader.plan_text(),
     )
 
 
+def fill_comparison(
+    report: Report, runs: Mapping[str, tuple[RunReader, Report]], *, with_requests: bool = False
+) -> Report:
+    """A report of several runs with what each run's own page shows. `runs`: by run id."""
+    explained = {
+        run: explain_run(reader.facts, own, {}, known_device(own))
+        for run, (reader, own) in runs.items()
+    }
+    report = with_explanation(report, *join_explanations(explained))
+    readers = {run: reader for run, (reader, _) in runs.items()}
+    requests = {run: page_requests(reader) for run, reader in readers.items() if with_requests}
+    return msgspec.structs.replace(
+        report,
+        segments=join_segments(
+            {run: find_segments(one.facts, one.records()) for run, one in readers.items()}
+        ),
+        requests=join_request_lists(requests),
+    )
+
+
+def page_requests(reader: RunReader) -> RequestList | None:
+    """The requests of a run that a page lists; None for published numbers."""
+    if reader.facts.provenance != "measured":
+        return None
+    return list_requests(reader.facts, reader.records(), asked_prompts(reader.facts))
+
+
 def known_device(report: Report) -> Device | None:
     """The device that the run was made on, when the table of devices has it."""
-    name = report.environment.get("device")
-    try:
-        return find_device(str(name)) if name else None
-    except CheckpointError:
-        return None
+    return find_reported(report.environment.get("device"))
 
 
 def asked_prompts(facts: RunFacts) -> dict[str, dict[str, list[str]]]:

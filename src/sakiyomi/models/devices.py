@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sakiyomi.errors import CheckpointError
+from sakiyomi.models.nvml import ask, is_slice, open_nvml, text, visible_cards
 from sakiyomi.models.roofline import Device
 
 VARIANTS = frozenset({"ti", "super", "max", "ultra", "pro", "q", "d", "xtx", "xt", "ada"})
@@ -20,6 +21,9 @@ VARIANTS = frozenset({"ti", "super", "max", "ultra", "pro", "q", "d", "xtx", "xt
 NOISE = frozenset(
     {"nvidia", "amd", "intel", "geforce", "instinct", "edition", "generation", "gpu", "laptop"}
 )
+NVML = "NVML"
+"""What the source of a GPU's bandwidth starts with."""
+
 DOUBLE_DATA_RATE = 2
 """Transfers per clock as NVML counts memory clocks (GDDR and HBM alike)."""
 
@@ -74,49 +78,63 @@ def find_device(name: str) -> Device:
     return msgspec.structs.replace(found[0], note=f"{note}; {found[0].note}".rstrip("; "))
 
 
+def find_reported(name: object) -> Device | None:
+    """The table's device that a machine's own name means; None where it leaves the model open.
+
+    `AMD EPYC` is a family, `Apple M2 Max` a model: only a name with a number decides.
+    """
+    if not re.search(r"\d", str(name or "")):
+        return None
+    try:
+        return find_device(str(name))
+    except CheckpointError:
+        return None
+
+
 def read_machine() -> Device:
-    """The first NVIDIA GPU by NVML (bus width x memory clock), else the CPU."""
+    """The first NVIDIA GPU that CUDA would use (by NVML: bus width x memory clock), else the CPU.
+
+    Apple's chips are in the table under the names that they give themselves.
+    """
     gpu = _read_gpu()
     if gpu is not None:
         return gpu
     name = _cpu_name()
-    try:  # Apple's chips are in the table under their own names
-        return find_device(name)
-    except CheckpointError:
-        note = "the nominal bandwidth of a CPU cannot be read from it: measure it"
-        return Device(name=name, note=note)
+    note = "the nominal bandwidth of a CPU cannot be read from it: measure it"
+    return find_reported(name) or Device(name=name, note=note)
 
 
 def _read_gpu() -> Device | None:
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        name = _text(pynvml.nvmlDeviceGetName(handle))
-        try:
-            return gpu_device(
-                name=name,
-                bus_bits=pynvml.nvmlDeviceGetMemoryBusWidth(handle),
-                clock_mhz=pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_MEM),
-            )
-        except pynvml.NVMLError:  # unified memory (GB10) has no bus of its own
-            return _alike(name) or Device(name=name, note="NVML does not tell its memory bus")
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
+    with open_nvml() as nvml:
+        cards = visible_cards(nvml) if nvml else []
+        if not cards:
+            return None
+        device = _describe(nvml, cards[0])
+        if len(cards) == 1:
+            return device
+        note = f"one of {len(cards)} cards here; what they share out reads at their sum"
+        return msgspec.structs.replace(device, note=f"{note}; {device.note}".rstrip("; "))
+
+
+def _describe(nvml: Any, card: Any) -> Device:
+    name = text(ask(nvml, "nvmlDeviceGetName", card)) or "NVIDIA GPU"
+    if is_slice(nvml, card):
+        note = "split by MIG: a slice has a part of the card's bandwidth; measure it there"
+        return Device(name=name, note=note, source_nominal=NVML)
+    bus_bits = ask(nvml, "nvmlDeviceGetMemoryBusWidth", card)
+    clock_mhz = ask(nvml, "nvmlDeviceGetMaxClockInfo", card, nvml.NVML_CLOCK_MEM)
+    if bus_bits and clock_mhz:
+        return gpu_device(name=name, bus_bits=bus_bits, clock_mhz=clock_mhz)
+    # unified memory (GB10) has no bus of its own
+    alike = _alike(name) or Device(name=name, note="NVML does not tell its memory bus")
+    source = f"{NVML}; {alike.source_nominal}".rstrip("; ")
+    return msgspec.structs.replace(alike, name=name, source_nominal=source)
 
 
 def gpu_device(*, name: str, bus_bits: int, clock_mhz: int) -> Device:
     """A GPU as it describes itself; what others measured on its kind is taken from the table."""
     nominal = bus_bits / 8 * clock_mhz * 1e6 * DOUBLE_DATA_RATE
-    source = f"NVML: {bus_bits} bit x {clock_mhz} MHz x {DOUBLE_DATA_RATE}"
+    source = f"{NVML}: {bus_bits} bit x {clock_mhz} MHz x {DOUBLE_DATA_RATE}"
     alike = _alike(name)
     if alike is None:
         return Device(name=name, nominal_bytes_per_s=nominal, source_nominal=source)
@@ -136,12 +154,8 @@ def _alike(name: str) -> Device | None:
     return best if models and same_variant else None
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _words(text: str) -> frozenset[str]:
-    spaced = re.sub(r"([a-z])-([a-z])", r"\1 \2", text.lower())
+def _words(name: str) -> frozenset[str]:
+    spaced = re.sub(r"([a-z])-([a-z])", r"\1 \2", name.lower())
     words = re.findall(r"[a-z0-9.]+", re.sub(r"\b(sxm)\d\b", r"\1", spaced.replace("-", " ")))
     joined = re.sub(r"\b(rtx|gtx|rx)(\d)", r"\1 \2", " ".join(words))
     # "80 GB" and "80GB", "4090ti" and "4090 ti" are the same
