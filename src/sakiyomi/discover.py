@@ -9,7 +9,7 @@ import msgspec
 from sakiyomi.client import Client, Response
 from sakiyomi.engines import ENGINES, find_engine, recognise, recognise_fingerprint
 from sakiyomi.engines.engine import Engine, ServerFacts, merge_settings
-from sakiyomi.errors import EngineError, MetricsError
+from sakiyomi.errors import EngineError, MetricsError, RequestRefused
 from sakiyomi.plan import Arm
 from sakiyomi.record import ArmFacts, Caution, EngineMetrics, RequestKey, RequestRecord
 from sakiyomi.scenario import Sampling
@@ -351,7 +351,8 @@ def _check_answer(record: RequestRecord, root: str) -> None:
         403: "name the environment variable that holds the key: --api-key-env NAME",
         404: "give the base URL, with or without /v1, and a model that is served",
     }.get(error.status or 0, "send it a request by hand; the server's own log says more")
-    raise EngineError(f"{api_url(root, CHAT_PATH)}: a first request failed: {error.message}", hint)
+    kind = RequestRefused if _refused(record) else EngineError
+    raise kind(f"{api_url(root, CHAT_PATH)}: a first request failed: {error.message}", hint)
 
 
 def _version_from(engine: Engine, record: RequestRecord) -> str | None:

@@ -4,6 +4,7 @@ SakiyomiError
 ├── PlanError        a plan, a flag or an SLO file that cannot be meant
 ├── ScenarioError    a scenario file that cannot be read
 ├── EngineError      an engine that does not start, answer or know the model
+│   └── RequestRefused   a server that takes no such request
 ├── StreamError      bytes that are no answer
 ├── MetricsError     a metrics page that cannot be read
 ├── CheckpointError  a model file that lies or is unknown
@@ -41,6 +42,10 @@ class ScenarioError(SakiyomiError):
 
 class EngineError(SakiyomiError):
     """An engine that does not start, does not answer or does not know the model."""
+
+
+class RequestRefused(EngineError):  # noqa: N818 - an answer of the server, no fault of it
+    """A server that takes no such request, however plain: a key that the plan asks for."""
 
 
 class StreamError(SakiyomiError):

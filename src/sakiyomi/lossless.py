@@ -8,7 +8,7 @@ is one. Turns are compared until the first divergence of a conversation; later p
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ from sakiyomi import stats
 from sakiyomi.measured import is_speculative
 from sakiyomi.record import ArmFacts, RequestRecord, RunFacts
 from sakiyomi.stats import Estimate
+from sakiyomi.token_logprobs import PlacedToken, placed_tokens
 from sakiyomi.workload import shared_urls
 
 NEAR_TIE_NATS = 0.25
@@ -31,18 +32,20 @@ CONTEXT_CHARACTERS = 24
 CUT_CHARACTERS = 16
 """At the cap an engine may drop what the last step delivered beyond it: ends differ, not texts."""
 
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+
 Sameness = Literal["same", "near_ties", "not_told", "differs"]
 Key = tuple[str, str, str]
 """(scenario, arm, load)."""
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer as it was written; `logprobs`: its tokens with alternatives, where kept."""
+    """An answer as it was written; `tokens`: those with alternatives, where they came."""
 
     text: str
     num_tokens: int
     finish_reason: str | None = None
-    logprobs: tuple[Mapping[str, Any], ...] = ()
+    tokens: tuple[PlacedToken, ...] = ()
 
 
 Texts = dict[Key, dict[tuple[str, int, int], Text]]
@@ -94,14 +97,13 @@ def collect_texts(records: Iterable[RequestRecord]) -> Texts:
         key = record.key
         if key.warmup or record.error is not None:
             continue
-        logprobs = record.evidence.get("logprobs")
         texts.setdefault((key.scenario, key.arm, key.load), {})[
             key.conversation_id, key.repeat, key.turn
         ] = Text(
             text="".join(record.event_text),
             num_tokens=record.completion_tokens or len(record.event_at_s),
             finish_reason=record.finish_reason,
-            logprobs=tuple(logprobs) if isinstance(logprobs, list) else (),
+            tokens=tuple(placed_tokens(record)),
         )
     return texts
 
@@ -218,32 +220,28 @@ def find_divergence(place: tuple[str, int, int], baseline: Text, arm: Text) -> D
         before=theirs[max(0, at - CONTEXT_CHARACTERS) : at],
         baseline=theirs[at : at + CONTEXT_CHARACTERS],
         arm=ours[at : at + CONTEXT_CHARACTERS],
-        gap_nats=_gap(baseline.logprobs, at, ours),
+        gap_nats=_gap(baseline.tokens, at, ours),
     )
 
 
-def _gap(entries: Sequence[Mapping[str, Any]], at: int, other: str) -> float | None:
+def _gap(tokens: Sequence[PlacedToken], at: int, other: str) -> float | None:
     """How much likelier the baseline's token is than the one that the other text goes on with.
 
-    At least so much where that one is not among the alternatives; None without alternatives.
+    At least so much where that one is not among the alternatives; None where they cannot tell.
     """
-    position = 0
-    for entry in entries:
-        token = str(entry.get("token", ""))
-        if position + len(token) > at:
-            rest = other[position:]
-            mine = entry.get("logprob")
-            options = [
-                option
-                for option in entry.get("top_logprobs") or ()
-                if option.get("token") and option["token"] != token
-            ]
-            if mine is None or not options:
-                return None
-            fitting = [option for option in options if rest.startswith(str(option["token"]))]
-            if not fitting:  # less likely than every alternative that was listed
-                return float(mine) - min(float(option["logprob"]) for option in options)
-            best = max(fitting, key=lambda option: len(str(option["token"])))
-            return float(mine) - float(best["logprob"])
-        position += len(token)
-    return None
+    place = next((t for t in tokens if t.offset <= at < t.offset + len(t.text)), None)
+    if place is None:
+        return None
+    rest, mine = other[place.offset :], place.entry.get("logprob")
+    own = place.entry.get("token")
+    options = [o for o in place.entry.get("top_logprobs") or () if o.get("token") != own]
+    if mine is None or not options:
+        return None
+    texts = [str(option.get("token") or "") for option in options]
+    fitting = [i for i, text in enumerate(texts) if text and rest.startswith(text)]
+    if fitting:
+        best = max(fitting, key=lambda index: len(texts[index]))
+        return float(mine) - float(options[best]["logprob"])
+    if not rest or any(not text or UNREADABLE in text for text in texts):
+        return None  # the end of a text, or parts of characters: which one it took is not told
+    return float(mine) - min(float(option["logprob"]) for option in options)

@@ -1,18 +1,12 @@
 """Does entropy say where drafts miss? Tokens' entropy and surprisal against acceptance. Pure.
 
-From a pass of its own that asks for logprobs, never from timed requests. The entropy of a token is
-that of its listed alternatives, the rest taken as one: a lower bound. A token counts where a draft
-reached it: accepted, or the target's own token after a rejection.
-
-The share of the gap between two scenarios that entropy explains is a standardization (Kitagawa
-1955, JASA 50, 1168-1194): acceptance by bin of entropy, averaged over both scenarios, weighted by
-how differently the scenarios fill the bins.
+From a pass of its own that asks for logprobs, never from timed requests. A token counts where a
+draft reached it: accepted, or the target's own token after a rejection.
 """
 
 import math
-import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from itertools import combinations
 
 import msgspec
 
@@ -20,36 +14,35 @@ from sakiyomi import intervals, stats
 from sakiyomi.detail import Piece
 from sakiyomi.draft_map import map_answer
 from sakiyomi.engines import find_engine
-from sakiyomi.measured import is_speculative
+from sakiyomi.explained_gap import GapShare, TokenFact, Unit, find_gap
+from sakiyomi.measured import drafts_every_step, is_speculative
 from sakiyomi.record import ArmFacts, RequestRecord, RunFacts
 from sakiyomi.stats import Estimate
+from sakiyomi.text_kinds import near_sentence_end
+from sakiyomi.token_logprobs import Uncertainty, entries, placed_tokens, uncertainty
 
-NUM_BINS = 10
-NUM_RESAMPLES = 399
 MIN_TOKENS = 30
 """Tokens of a conversation from which its own correlation is taken."""
-MIN_CONVERSATIONS = 3
-
-
-class TokenFact(msgspec.Struct, frozen=True):
-    """One token that a draft reached. Entropy and surprisal in nats."""
-
-    entropy: float
-    surprisal: float
-    accepted: bool
+INSIDE, ENDS = "inside sentences", "sentence ends"
 
 
 class ScenarioWhy(msgspec.Struct, frozen=True, kw_only=True):
     """One scenario x arm. Negative correlations: uncertain text is drafted badly.
 
+    `num_reached`: tokens that drafts reached; `num_tokens`: those of them whose alternatives are
+    known, from which everything else is. `unlisted`: their mean probability beyond the listed
+    alternatives, for which `entropy` takes the least that it can be.
     `within`: of entropy and acceptance inside a conversation, median over conversations;
-    `between`: of their means over conversations.
+    `between`: of their means over conversations. `ends`: acceptance inside sentences against
+    that near their ends.
     """
 
     scenario: str
     arm: str
     num_conversations: int
     num_tokens: int
+    num_reached: int
+    unlisted: float
     mean_entropy: Estimate
     acceptance: Estimate
     entropy_of_accepted: Estimate | None
@@ -57,18 +50,7 @@ class ScenarioWhy(msgspec.Struct, frozen=True, kw_only=True):
     within: Estimate | None
     within_surprisal: Estimate | None
     between: Estimate | None
-
-
-class GapShare(msgspec.Struct, frozen=True, kw_only=True):
-    """The acceptance gap of two scenarios, and how much of it their entropies explain."""
-
-    arm: str
-    higher: str
-    lower: str
-    gap: float
-    explained: Estimate
-    """In the unit of the gap: a difference of acceptance."""
-    share: float
+    ends: GapShare | None
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,43 +61,48 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     silent: dict[str, str] = {}
 
 
-Unit = list[TokenFact]
-"""The tokens of one conversation."""
+Key = tuple[str, str]
+"""(scenario, arm)."""
+Outcomes = list[tuple[bool, int]]
+"""(accepted, which of the piece's tokens) for the tokens of a piece that a draft reached."""
 
 
 def find_why(facts: RunFacts, records: Sequence[RequestRecord]) -> Why:
     """Correlations by scenario and arm, gaps between scenarios."""
     arms = {arm.name: arm for arm in facts.arms}
     baselines = _baseline_logprobs(records, arms)
-    units: dict[tuple[str, str], dict[str, Unit]] = {}
-    silent: dict[tuple[str, str], str] = {}
+    units: dict[Key, dict[str, list[TokenFact]]] = {}
+    num_reached: dict[Key, int] = {}
+    silent: dict[Key, str] = {}
     for record in records:
         arm = arms.get(record.key.arm)
         if arm is None or record.key.warmup or record.error or not is_speculative(arm):
             continue
+        key = record.key.scenario, arm.name
         found = token_facts(record, arm, baselines.get(_twin(record)))
         if isinstance(found, str):
-            silent.setdefault((record.key.scenario, arm.name), found)
+            silent.setdefault(key, found)
             continue
-        cell = units.setdefault((record.key.scenario, arm.name), {})
-        cell.setdefault(record.key.conversation_id, []).extend(found)
-    seed = facts.plan.seed
+        known, reached = found
+        units.setdefault(key, {}).setdefault(record.key.conversation_id, []).extend(known)
+        num_reached[key] = num_reached.get(key, 0) + reached
     told = {key: [u for u in cell.values() if u] for key, cell in units.items()}
     for key, drafted in told.items():
         if not drafted:
             silent[key] = "no draft reached a token with known alternatives"
     told = {key: drafted for key, drafted in told.items() if drafted}
+    seed = facts.plan.seed
     return Why(
-        scenarios=tuple(_scenario(key, found_in, seed) for key, found_in in told.items()),
-        gaps=tuple(_gaps(told, seed)),
+        scenarios=tuple(_scenario(key, mine, num_reached[key], seed) for key, mine in told.items()),
+        gaps=tuple(_gaps(told)),
         silent={" x ".join(key): why for key, why in silent.items() if key not in told},
     )
 
 
 def token_facts(
     record: RequestRecord, arm: ArmFacts, baseline: RequestRecord | None = None
-) -> Unit | str:
-    """Tokens that drafts reached, or the reason why none is known.
+) -> tuple[list[TokenFact], int] | str:
+    """Tokens that drafts reached, of which some are known; or the reason why none is.
 
     An engine that gives no alternatives for drafted tokens (llama.cpp) borrows those of a plain
     arm's answer to the same prompt, as far as both texts are the same.
@@ -123,84 +110,112 @@ def token_facts(
     pieces = map_answer(record, find_engine(arm.engine), arm)
     if not pieces:
         return "its events do not tell decode steps"
-    own = [uncertainty(entry) for entry in _entries(record)]
-    if own and len(own) == sum(piece.num_tokens for piece in pieces) and _told(own):
-        return _by_order(pieces, own)
-    if baseline is not None and _told([uncertainty(e) for e in _entries(baseline)]):
-        return _by_offset(pieces, baseline)
-    return "no alternatives came with its tokens (top_logprobs), nor with a plain arm's"
+    own = entries(record)
+    is_whole = len(own) == sum(piece.num_tokens for piece in pieces)
+    outcomes = _outcomes(record, arm, pieces)
+    num_reached = sum(map(len, outcomes))
+    if is_whole and _told(own):
+        return _by_order(pieces, outcomes, own), num_reached
+    if baseline is not None and _told(entries(baseline)):
+        return _by_offset(pieces, outcomes, baseline), num_reached
+    return _why_untold(record, own)
 
 
-def uncertainty(entry: Mapping[str, Any]) -> tuple[float, float] | None:
-    """(entropy, surprisal) of one token's logprobs; None where nothing but the token is listed."""
-    chosen = entry.get("logprob")
-    listed = [o.get("logprob") for o in entry.get("top_logprobs") or []]
-    logs = [float(v) for v in listed if isinstance(v, int | float) and v <= 0]
-    if not isinstance(chosen, int | float) or len(logs) < 2:
-        return None
-    shares = [math.exp(value) for value in logs]
-    rest = max(0.0, 1 - math.fsum(shares))
-    entropy = -math.fsum(p * q for p, q in zip(shares, logs, strict=True))
-    entropy -= rest * math.log(rest) if rest > 1e-12 else 0.0
-    return entropy, max(0.0, -float(chosen))
+def _why_untold(record: RequestRecord, own: Sequence[Mapping[str, object]]) -> str:
+    beside = "and no plain arm has any to lend"
+    if not own:
+        return f"no logprobs came with its tokens, {beside}"
+    if not any(uncertainty(entry) for entry in own):
+        return f"no alternatives came with its tokens (top_logprobs), {beside}"
+    return (
+        f"logprobs came for {len(own)} of {record.completion_tokens} tokens without telling "
+        f"which, {beside}"
+    )
 
 
-def _by_order(pieces: Sequence[Piece], told: Sequence[tuple[float, float] | None]) -> Unit:
-    facts: Unit = []
-    at = 0
-    for piece in pieces:
-        for accepted, place in _outcomes(piece):
-            known = told[at + place]
+def _by_order(
+    pieces: Sequence[Piece],
+    outcomes: Sequence[Outcomes],
+    own: Sequence[Mapping[str, object]],
+) -> list[TokenFact]:
+    facts: list[TokenFact] = []
+    text = "".join(piece.text for piece in pieces)
+    at = offset = 0
+    for piece, reached in zip(pieces, outcomes, strict=True):
+        texts = [str(entry.get("token") or "") for entry in own[at : at + piece.num_tokens]]
+        for accepted, place in reached:
+            known = uncertainty(own[at + place])
             if known is not None:
-                facts.append(TokenFact(known[0], known[1], accepted))
+                # bytes of a character show as other text: never past the piece's own
+                start = offset + min(len("".join(texts[:place])), len(piece.text))
+                facts.append(_fact(known, text, start, accepted=accepted))
         at += piece.num_tokens
-    return facts
-
-
-def _outcomes(piece: Piece) -> list[tuple[bool, int]]:
-    """(accepted, which of the piece's tokens) for tokens that a draft reached."""
-    if piece.mark == "accepted":
-        return [(True, 0)]
-    if piece.mark == "corrected":
-        return [(False, 0)]
-    if piece.mark != "step" or piece.num_accepted_tokens is None:
-        return []
-    own = piece.num_tokens - 1
-    outcomes = [(True, place) for place in range(min(own, piece.num_accepted_tokens))]
-    if piece.num_draft_tokens and piece.num_accepted_tokens < piece.num_draft_tokens:
-        outcomes.append((False, own))
-    return outcomes
-
-
-def _by_offset(pieces: Sequence[Piece], baseline: RequestRecord) -> Unit:
-    """Tokens of one-token pieces that start where a token of the plain answer starts."""
-    starts: dict[int, tuple[float, float]] = {}
-    offset = 0
-    plain = []
-    for entry in _entries(baseline):
-        token = str(entry.get("token") or "")
-        if (known := uncertainty(entry)) is not None:
-            starts[offset] = known
-        offset += len(token)
-        plain.append(token)
-    text, facts, offset = "".join(plain), [], 0
-    for piece in pieces:
-        if text[offset : offset + len(piece.text)] != piece.text:
-            break  # from here on the answers differ
-        known = starts.get(offset)
-        if known is not None and piece.num_tokens == 1:
-            facts += [TokenFact(known[0], known[1], ok) for ok, _ in _outcomes(piece)]
         offset += len(piece.text)
     return facts
 
 
-def _entries(record: RequestRecord) -> list[dict[str, Any]]:
-    found = record.evidence.get("logprobs")
-    return [e for e in found if isinstance(e, dict)] if isinstance(found, list) else []
+def _fact(known: Uncertainty, text: str, offset: int, *, accepted: bool) -> TokenFact:
+    return TokenFact(
+        known.entropy,
+        known.surprisal,
+        accepted,
+        known.unlisted,
+        near_sentence_end(text, offset),
+    )
 
 
-def _told(values: Sequence[tuple[float, float] | None]) -> bool:
-    return sum(value is not None for value in values) > len(values) / 2
+def _outcomes(record: RequestRecord, arm: ArmFacts, pieces: Sequence[Piece]) -> list[Outcomes]:
+    """What drafts made of each piece's tokens.
+
+    The end of an answer can cut its last step inside the accepted drafts, which only a server
+    that counts each step tells: without that the last step is left out.
+    """
+    k = arm.num_speculative_tokens if drafts_every_step(arm) else None
+    is_by_token = bool(record.event_step_mark)
+    found = [_outcome(piece, k, is_by_token=is_by_token) for piece in pieces]
+    if pieces[-1].num_draft_tokens is None:
+        found[-1] = []
+    return found
+
+
+def _outcome(piece: Piece, k: int | None, *, is_by_token: bool) -> Outcomes:
+    """`k`: what a step drafts where the engine does not tell."""
+    if piece.mark == "accepted":
+        return [(True, 0)]
+    if piece.mark == "corrected" and is_by_token:
+        return [(False, 0)]
+    num_drafted = k if piece.num_draft_tokens is None else piece.num_draft_tokens
+    num_accepted = piece.num_accepted_tokens
+    if piece.mark not in ("corrected", "step") or not num_drafted or num_accepted is None:
+        return []
+    outcomes = [(True, place) for place in range(min(piece.num_tokens, num_accepted))]
+    if num_accepted < min(piece.num_tokens, num_drafted):
+        outcomes.append((False, num_accepted))
+    return outcomes
+
+
+def _by_offset(
+    pieces: Sequence[Piece],
+    outcomes: Sequence[Outcomes],
+    baseline: RequestRecord,
+) -> list[TokenFact]:
+    """Tokens of one-token pieces that are tokens of the plain answer too."""
+    starts = {token.offset: token for token in placed_tokens(baseline)}
+    text, facts, offset = "".join(baseline.event_text), [], 0
+    for piece, reached in zip(pieces, outcomes, strict=True):
+        if text[offset : offset + len(piece.text)] != piece.text:
+            break  # from here on the answers differ
+        token = starts.get(offset)
+        if token is not None and piece.num_tokens == 1 and token.text == piece.text:
+            known = uncertainty(token.entry)
+            if known is not None:
+                facts += [_fact(known, text, offset, accepted=ok) for ok, _ in reached]
+        offset += len(piece.text)
+    return facts
+
+
+def _told(told: Sequence[Mapping[str, object]]) -> bool:
+    return sum(uncertainty(entry) is not None for entry in told) > len(told) / 2
 
 
 def _twin(record: RequestRecord) -> tuple[str, str, int]:
@@ -214,18 +229,22 @@ def _baseline_logprobs(
     return {_twin(r): r for r in records if r.key.arm in plain and not r.key.warmup and not r.error}
 
 
-def _scenario(key: tuple[str, str], units: Sequence[Unit], seed: int) -> ScenarioWhy:
+def _scenario(key: Key, units: Sequence[Unit], num_reached: int, seed: int) -> ScenarioWhy:
     entropy = stats.estimate_ratio([(_sum(u, "entropy"), len(u)) for u in units], seed)
     acceptance = stats.estimate_ratio(
         [(sum(t.accepted for t in u), len(u)) for u in units], seed, upper=1.0
     )
     assert entropy is not None
     assert acceptance is not None
+    num_tokens = sum(len(u) for u in units)
+    inside, ends = ([[t for t in u if t.at_end is end] for u in units] for end in (False, True))
     return ScenarioWhy(
         scenario=key[0],
         arm=key[1],
         num_conversations=len(units),
-        num_tokens=sum(len(u) for u in units),
+        num_tokens=num_tokens,
+        num_reached=num_reached,
+        unlisted=math.fsum(_sum(u, "unlisted") for u in units) / num_tokens,
         mean_entropy=entropy,
         acceptance=acceptance,
         entropy_of_accepted=_entropy_where(units, seed, accepted=True),
@@ -235,6 +254,7 @@ def _scenario(key: tuple[str, str], units: Sequence[Unit], seed: int) -> Scenari
         between=stats.estimate_correlation(
             [(_sum(u, "entropy") / len(u), sum(t.accepted for t in u) / len(u)) for u in units]
         ),
+        ends=find_gap(key[1], (INSIDE, inside), (ENDS, ends), scenario=key[0]),
     )
 
 
@@ -259,77 +279,10 @@ def _within(units: Sequence[Unit], field: str) -> Estimate | None:
     return stats.estimate_median(found, signed=True) if found else None
 
 
-def _gaps(told: Mapping[tuple[str, str], Sequence[Unit]], seed: int) -> list[GapShare]:
+def _gaps(told: Mapping[Key, Sequence[Unit]]) -> list[GapShare]:
     """Each pair of scenarios of an arm, both with enough conversations."""
     gaps = []
     for arm in dict.fromkeys(arm for _, arm in told):
-        mine = [(s, cell) for (s, a), cell in told.items() if a == arm]
-        mine = [(s, cell) for s, cell in mine if len(cell) >= MIN_CONVERSATIONS]
-        for index, (first, a) in enumerate(mine):
-            for second, b in mine[index + 1 :]:
-                ordered = sorted(((_rate(a), first, a), (_rate(b), second, b)), key=lambda x: x[0])
-                gaps.append(_gap(arm, ordered[1], ordered[0], seed))
-    return gaps
-
-
-Side = tuple[float, str, Sequence[Unit]]
-
-
-def _gap(arm: str, higher: Side, lower: Side, seed: int) -> GapShare:
-    edges = _edges([t.entropy for side in (higher, lower) for unit in side[2] for t in unit])
-    point = explained_gap(higher[2], lower[2], edges)
-    rng = random.Random(seed)
-    draws = sorted(
-        explained_gap(
-            rng.choices(higher[2], k=len(higher[2])), rng.choices(lower[2], k=len(lower[2])), edges
-        )
-        for _ in range(NUM_RESAMPLES)
-    )
-    tail = (1 - stats.LEVEL) / 2
-    gap = higher[0] - lower[0]
-    return GapShare(
-        arm=arm,
-        higher=higher[1],
-        lower=lower[1],
-        gap=gap,
-        explained=Estimate(
-            point=point,
-            low=min(point, stats.quantile(draws, tail)),
-            high=max(point, stats.quantile(draws, 1 - tail)),
-            n=min(len(higher[2]), len(lower[2])),
-        ),
-        share=point / gap if gap else 0.0,
-    )
-
-
-def explained_gap(higher: Sequence[Unit], lower: Sequence[Unit], edges: Sequence[float]) -> float:
-    """Sum over bins of (share of higher - share of lower) x mean acceptance of the bin."""
-    one, other = _fill(higher, edges), _fill(lower, edges)
-    totals = [sum(n for _, n in side) for side in (one, other)]
-    explained = 0.0
-    for (a, n), (b, m) in zip(one, other, strict=True):
-        rates = [x / k for x, k in ((a, n), (b, m)) if k]
-        if rates:
-            explained += (n / totals[0] - m / totals[1]) * sum(rates) / len(rates)
-    return explained
-
-
-def _fill(units: Sequence[Unit], edges: Sequence[float]) -> list[tuple[int, int]]:
-    """(accepted, tokens) by bin."""
-    counts = [[0, 0] for _ in range(len(edges) + 1)]
-    for unit in units:
-        for token in unit:
-            place = sum(token.entropy > edge for edge in edges)
-            counts[place][0] += token.accepted
-            counts[place][1] += 1
-    return [(a, n) for a, n in counts]
-
-
-def _edges(values: Sequence[float]) -> list[float]:
-    """Inner edges of bins that hold as many tokens each."""
-    ordered = sorted(values)
-    return sorted({stats.quantile(ordered, i / NUM_BINS) for i in range(1, NUM_BINS)})
-
-
-def _rate(units: Sequence[Unit]) -> float:
-    return sum(t.accepted for u in units for t in u) / sum(len(u) for u in units)
+        mine = [(scenario, units) for (scenario, name), units in told.items() if name == arm]
+        gaps += [find_gap(arm, first, second) for first, second in combinations(mine, 2)]
+    return [gap for gap in gaps if gap is not None]

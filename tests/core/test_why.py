@@ -10,6 +10,7 @@ from sakiyomi import why
 from sakiyomi.plan import Arm, Plan, ScenarioRef
 from sakiyomi.record import ArmFacts, Environment, RequestKey, RequestRecord, RunFacts
 from sakiyomi.stream import TokenStream
+from sakiyomi.token_logprobs import uncertainty
 
 PLAIN = ArmFacts(name="plain", engine="vllm", url="")
 MTP = ArmFacts(
@@ -29,7 +30,7 @@ FACTS = RunFacts(
 
 def entry(*shares, token="x"):
     logs = [math.log(p) for p in shares]
-    options = [{"token": token, "logprob": value} for value in logs]
+    options = [{"token": token + "'" * i, "logprob": value} for i, value in enumerate(logs)]
     return {"token": token, "logprob": logs[0], "top_logprobs": options}
 
 
@@ -66,17 +67,22 @@ def record(steps, entries, *, conversation="c", scenario="s", arm="mtp", draft=3
 
 
 def test_entropy_and_surprisal_of_a_token():
-    entropy, surprisal = why.uncertainty(entry(0.5, 0.25, 0.25))
-    assert entropy == pytest.approx(1.5 * math.log(2))
-    assert surprisal == pytest.approx(math.log(2))
-    entropy, _ = why.uncertainty(entry(0.5, 0.25))  # the rest is one more alternative
-    assert entropy == pytest.approx(1.5 * math.log(2))
-    assert why.uncertainty({"logprob": 0.0, "top_logprobs": []}) is None
+    found = uncertainty(entry(0.5, 0.25, 0.25))
+    assert found.entropy == pytest.approx(1.5 * math.log(2))
+    assert found.surprisal == pytest.approx(math.log(2))
+    assert found.unlisted == pytest.approx(0)
+    found = uncertainty(entry(0.5, 0.25))  # the rest is one more alternative
+    assert found.entropy == pytest.approx(1.5 * math.log(2))
+    assert found.unlisted == pytest.approx(0.25)
+    found = uncertainty(entry(0.5, 0.1))  # no unlisted one is likelier than 0.1: at least four
+    assert found.entropy == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(10))
+    assert uncertainty({"logprob": 0.0, "top_logprobs": []}) is None
 
 
 def test_which_tokens_a_draft_reached():
     entries = [entry(0.9, 0.1), *[entry(0.8, 0.2)] * 3, entry(0.5, 0.5), *[entry(0.7, 0.3)] * 4]
-    found = why.token_facts(record([1, 3, 1, 4], entries), MTP)
+    found, num_reached = why.token_facts(record([1, 3, 1, 4], entries), MTP)
+    assert num_reached == 7
     # 2 accepted + a rejection; a rejection; 3 accepted and a bonus token that no draft reached
     assert [t.accepted for t in found] == [True, True, False, False, True, True, True]
     assert found[3].entropy == pytest.approx(math.log(2))
@@ -86,8 +92,9 @@ def test_a_plain_arm_lends_its_alternatives():
     silent = [{"token": "x", "logprob": 0.0, "top_logprobs": []}] * 4
     plain = record([1, 1, 1, 1], [entry(0.6, 0.4)] * 4, arm="plain")
     assert "no alternatives" in why.token_facts(record([1, 1, 1, 1], silent), MTP)
-    found = why.token_facts(record([1, 1, 1, 1], silent), MTP, plain)
+    found, num_reached = why.token_facts(record([1, 1, 1, 1], silent), MTP, plain)
     assert [t.accepted for t in found] == [False] * 3
+    assert num_reached == 3
 
 
 def made(scenario, uncertain_share, seed):
@@ -117,7 +124,7 @@ def test_a_known_truth_comes_back():
     assert code.entropy_of_accepted.point < code.entropy_of_rejected.point
     (gap,) = found.gaps
     assert (gap.higher, gap.lower) == ("code", "chat")
-    assert gap.gap > 0.2
+    assert gap.gap.low > 0.2
     assert gap.explained.low > 0.2  # entropy alone decides here
     assert gap.share == pytest.approx(1, abs=0.15)
 
@@ -129,13 +136,15 @@ def test_entropy_that_decides_nothing_explains_nothing():
         for r in made("code", 0.3, 4)
     ]
     (gap,) = why.find_why(FACTS, mixed + other).gaps
+    assert not gap.is_established
+    assert gap.share is None
     assert gap.explained.low <= 0 <= gap.explained.high or abs(gap.explained.point) < 0.05
 
 
 def test_a_silent_server_is_named():
     found = why.find_why(FACTS, [record([1, 2, 2], [])])
     assert found.scenarios == ()
-    assert "no alternatives" in found.silent["s x mtp"]
+    assert "no logprobs came" in found.silent["s x mtp"]
 
 
 def test_logprobs_of_a_stream_are_kept_without_their_bytes():

@@ -52,7 +52,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     folder, facts = run_plan(plan, arguments, reader)
     status = finish(folder, facts, arguments)
     if arguments.why:
-        why_pass(plan, arguments, run_plan)
+        why_pass(folder, plan, arguments, run_plan)
     return status
 
 

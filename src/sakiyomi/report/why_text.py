@@ -2,9 +2,10 @@
 
 import textwrap
 
+from sakiyomi.explained_gap import GapShare
 from sakiyomi.report.format import estimate, number, percent
 from sakiyomi.stats import Estimate
-from sakiyomi.why import GapShare, ScenarioWhy, Why
+from sakiyomi.why import ENDS, ScenarioWhy, Why
 
 
 def render(why: Why, width: int = 80) -> str:
@@ -24,46 +25,95 @@ def summary(why: Why) -> list[str]:
 
 
 def _scenario(one: ScenarioWhy) -> str:
-    text = (
-        f"{one.scenario} x {one.arm}: entropy {estimate(one.mean_entropy)} nats a token over "
-        f"{one.num_tokens} tokens that drafts reached"
-    )
-    if one.entropy_of_accepted is not None and one.entropy_of_rejected is not None:
-        text += (
-            f", {number(one.entropy_of_accepted.point)} where accepted and "
-            f"{number(one.entropy_of_rejected.point)} where rejected"
-        )
-    text += f"; {percent(one.acceptance)} accepted."
+    parts = [f"{one.scenario} x {one.arm}: {_claim(one)}", _tokens(one)]
     if one.within is not None:
-        text += f" Rank correlation within a conversation {_signed(one.within)}"
+        text = f"Rank correlation with acceptance within a conversation {_signed(one.within)}"
         if one.within_surprisal is not None:
-            text += f", with surprisal {_signed(one.within_surprisal)}"
-        text += "."
+            text += f", of surprisal {_signed(one.within_surprisal)}"
+        parts.append(text + ".")
     if one.between is not None:
-        text += f" Between conversations {_signed(one.between)}."
-    return text + _claim(one)
+        parts.append(f"Between conversations {_signed(one.between)}.")
+    if one.ends is not None:
+        parts.append(_ends(one.ends))
+    return " ".join(parts)
 
 
 def _claim(one: ScenarioWhy) -> str:
     """Whether the claim that uncertain text is drafted badly holds here."""
     found = one.within
     if found is None or found.low is None or found.high is None:
-        return " Too few tokens to test whether entropy decides."
+        return "too few tokens to test whether uncertain text is drafted worse."
     if found.high < 0:
-        return " Uncertain tokens are drafted worse: entropy is part of the reason."
+        return "uncertain tokens are drafted worse: entropy is part of why drafts miss."
     if found.low > 0:
-        return " Uncertain tokens are drafted better: entropy is not the reason."
-    return " Whether entropy is part of the reason is not established."
+        return "uncertain tokens are drafted better: entropy is not why drafts miss."
+    return "whether uncertain tokens are drafted worse is not established."
+
+
+def _tokens(one: ScenarioWhy) -> str:
+    text = f"Entropy {estimate(one.mean_entropy)} nats a token"
+    if one.entropy_of_accepted is not None and one.entropy_of_rejected is not None:
+        text += (
+            f", {number(one.entropy_of_accepted.point)} where accepted and "
+            f"{number(one.entropy_of_rejected.point)} where rejected"
+        )
+    text += f"; {percent(one.acceptance)} accepted of {one.num_tokens} tokens"
+    if one.num_tokens < one.num_reached:
+        text += f" ({one.num_reached} were drafted for, the others' alternatives are not known)"
+    text += "."
+    if one.unlisted >= 0.005:
+        text += (
+            f" The alternatives listed hold {1 - one.unlisted:.0%} of the probability: entropy is "
+            "at least this much."
+        )
+    return text
+
+
+def _ends(one: GapShare) -> str:
+    """The claim that endings are what cannot be drafted."""
+    side = "worse" if one.lower == ENDS else "better"
+    if not one.is_established:
+        return (
+            f"That drafts fare {side} near the ends of sentences is not established: "
+            f"{_points(one.gap)}."
+        )
+    more = "less" if side == "worse" else "more"
+    return (
+        f"Near the ends of sentences drafts fare {side}: accepted {_points(one.gap)} {more} than "
+        f"inside them; {_explained(one)}"
+    )
 
 
 def _gap(one: GapShare) -> str:
-    text = (
-        f"{one.arm}: {one.higher} is accepted {one.gap * 100:.0f} points more often than "
-        f"{one.lower}; entropy explains {one.explained.point * 100:.0f} of them"
+    if not one.is_established:
+        return (
+            f"{one.arm}: no gap in acceptance between {one.higher} and {one.lower} is established, "
+            f"{_points(one.gap)}: nothing for entropy to explain."
+        )
+    return (
+        f"{one.arm}: {one.higher} is accepted {_points(one.gap)} more than {one.lower}; "
+        f"{_explained(one)}"
     )
-    if one.explained.low is not None and one.explained.high is not None:
-        text += f" ({one.explained.low * 100:.0f} to {one.explained.high * 100:.0f})"
-    return f"{text}, {one.share:.0%} of the gap."
+
+
+def _explained(one: GapShare) -> str:
+    found = one.explained
+    if found.low is None or found.high is None or one.share is None or found.low <= 0 <= found.high:
+        return f"that entropy explains any of it is not established, {_points(found)}."
+    if found.high < 0:
+        return (
+            "entropy explains none of it: by entropy alone it would be the other way round, "
+            f"{_points(found)}."
+        )
+    return f"entropy explains {_points(found)} of it, {one.share:.0%}."
+
+
+def _points(value: Estimate) -> str:
+    """`23 points (18 to 28)`."""
+    text = f"{value.point * 100:.0f} points"
+    if value.low is None or value.high is None:
+        return text
+    return f"{text} ({value.low * 100:.0f} to {value.high * 100:.0f})"
 
 
 def _signed(value: Estimate) -> str:
