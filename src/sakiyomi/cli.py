@@ -26,13 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     verb = next((verb for verb in VERBS if words and verb[0] == words[0]), None)
-    if verb is None:
-        return _top(words)
-    arguments = build_parser(verb).parse_args(words[1:])
+    arguments = build_parser(verb).parse_args(words[1:]) if verb else Arguments(traceback=False)
     from sakiyomi.errors import SakiyomiError
 
     try:
-        return verb[3](arguments)
+        return verb[3](arguments) if verb else _top(words)
     except SakiyomiError as error:
         if arguments.traceback:
             raise
@@ -57,18 +55,20 @@ def build_parser(verb: "Verb") -> argparse.ArgumentParser:
 
 def _top(words: list[str]) -> int:
     """Help, the version, or a word that is no command."""
+    from sakiyomi.terminal import warn, write
+
     if words[:1] == ["--version"]:
         from sakiyomi import __version__
 
-        sys.stdout.write(f"sakiyomi {__version__}\n")
+        write(f"sakiyomi {__version__}")
         return 0
     rows = [f"  {name:12} {summary}" for name, summary, _, _ in VERBS]
     usage = USAGE.format(commands="\n".join(rows))
     if words[:1] in (["-h"], ["--help"]):
-        sys.stdout.write(usage)
+        write(usage.rstrip("\n"))
         return 0
-    said = f"error: no command {words[0]!r}\n" if words else ""
-    sys.stderr.write(usage + said)
+    said = f"error: no command {words[0]!r}" if words else ""
+    warn((usage + said).rstrip("\n"))
     return 2
 
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 import zipfile
@@ -64,11 +65,15 @@ def cache_folder() -> Path:
     """$SAKIYOMI_CACHE, else the user's cache folder by the platform's rules."""
     if own := os.environ.get("SAKIYOMI_CACHE"):
         return Path(own)
+    try:
+        user = Path.home()
+    except RuntimeError:  # a container's user without an entry
+        user = Path(tempfile.gettempdir())
     if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "sakiyomi" / "cache"
+        return Path(os.environ.get("LOCALAPPDATA", user)) / "sakiyomi" / "cache"
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "sakiyomi"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sakiyomi"
+        return user / "Library" / "Caches" / "sakiyomi"
+    return Path(os.environ.get("XDG_CACHE_HOME") or user / ".cache") / "sakiyomi"
 
 
 def fetch_model(say: Say, model: ModelFile = SMOLLM2) -> Path:

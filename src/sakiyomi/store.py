@@ -16,6 +16,7 @@ from sakiyomi.errors import PlanError, SakiyomiError, ScenarioError, StoreError
 from sakiyomi.names import engine_file, slug
 from sakiyomi.plan import Plan, ScenarioRef, Slo, parse_plan, parse_value
 from sakiyomi.record import RUN_FORMAT, RequestRecord, RunFacts, Snapshot
+from sakiyomi.redaction import redact_plan
 from sakiyomi.scenario import Scenario, apply_ref, parse_scenario
 
 T = TypeVar("T")
@@ -26,11 +27,16 @@ def home() -> Path:
     """Where runs and the history live: $SAKIYOMI_HOME, else the user's data folder."""
     if own := os.environ.get("SAKIYOMI_HOME"):
         return Path(own)
-    if os.name == "nt":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home()))
-    else:
-        base = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return base / "sakiyomi"
+    name = "LOCALAPPDATA" if os.name == "nt" else "XDG_DATA_HOME"
+    if base := os.environ.get(name):
+        return Path(base) / "sakiyomi"
+    try:
+        user = Path.home()
+    except RuntimeError:
+        raise StoreError(
+            "this user has no home folder", "name a folder for runs: SAKIYOMI_HOME=DIR"
+        ) from None
+    return (user if os.name == "nt" else user / ".local" / "share") / "sakiyomi"
 
 
 def read_text(path: Path, error: type[SakiyomiError]) -> str:
@@ -122,24 +128,29 @@ class RunWriter:
     @classmethod
     def create(cls, name: str, out: Path | None = None) -> "RunWriter":
         """A new run folder: `out`, or one of the run's name in the home folder."""
-        folder = out or _free_folder(home() / "runs" / slug(name))
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if out is None:
+                folder = _new_folder(home() / "runs" / slug(name))
+            else:
+                folder = out
+                folder.mkdir(parents=True, exist_ok=True)
             if (folder / "run.json").exists():
                 raise StoreError(
                     f"{folder}: a run is already there",
                     "give another --out, or go on with it: sakiyomi run --resume",
                 )
-            with (home_folder() / "history.txt").open("a", encoding="utf-8") as history:
-                history.write(f"{folder.resolve()}\n")
         except OSError as problem:
             raise StoreError(
-                f"{folder}: {problem.strerror}", "give a folder that can be written: --out DIR"
+                f"{problem.filename}: {problem.strerror}",
+                "give a folder that can be written: --out DIR",
             ) from problem
+        with contextlib.suppress(OSError, StoreError):  # a run in --out does without a home
+            _remember(folder)
         return cls(folder)
 
     def write_facts(self, facts: RunFacts) -> None:
-        """Write `run.json` and `plan.toml`, each whole or not at all."""
+        """Write `run.json` and `plan.toml`, each whole or not at all, without secrets."""
+        facts = msgspec.structs.replace(facts, plan=redact_plan(facts.plan))
         self._replace("run.json", msgspec.json.format(self._encoder.encode(facts)))
         plan = msgspec.to_builtins(facts.plan, builtin_types=())
         self._replace("plan.toml", tomli_w.dumps(_without_none(plan)).encode())
@@ -218,8 +229,9 @@ class RunReader:
 def open_run(run: str) -> RunReader:
     """A run by its folder, its name, or `founding-case`."""
     for folder in (Path(run), home() / "runs" / run):
-        if (folder / "run.json").is_file():
-            return RunReader(folder)
+        with contextlib.suppress(OSError):  # a name longer than a file's can be
+            if (folder / "run.json").is_file():
+                return RunReader(folder)
     for folder in _history_folders():
         if folder.name == run and (folder / "run.json").is_file():
             return RunReader(folder)
@@ -274,7 +286,7 @@ def _read_facts(folder: Path) -> RunFacts:
         return msgspec.convert(raw, RunFacts)
     except FileNotFoundError:
         raise StoreError(f"{folder}: no run.json in it", "name a run folder") from None
-    except (OSError, msgspec.MsgspecError, AttributeError) as problem:
+    except (OSError, msgspec.MsgspecError, AttributeError, TypeError) as problem:
         raise StoreError(f"{path}: {problem}", "the folder is damaged") from problem
 
 
@@ -288,8 +300,14 @@ def _read_lines(path: Path, kind: type[T]) -> Iterator[T]:
                 yield decoder.decode(line)
             except msgspec.ValidationError as problem:
                 raise StoreError(f"{path}:{number}: {problem}", "the folder is damaged") from None
-            except msgspec.DecodeError:
-                continue  # cut by a kill or a full disk, here or before a resumption
+            except msgspec.DecodeError as problem:
+                ends_in_number = line[:1] == b"{" and not line.rstrip().endswith(b"}")
+                if ends_in_number or "truncated" in str(problem):
+                    continue  # cut by a kill or a full disk, here or before a resumption
+                raise StoreError(
+                    f"{path}:{number}: {problem}",
+                    "the folder is damaged; without that line the rest can be read",
+                ) from None
 
 
 def _end_last_line(path: Path) -> None:
@@ -301,25 +319,41 @@ def _end_last_line(path: Path) -> None:
                 file.write(b"\n")
 
 
-def _free_folder(folder: Path) -> Path:
+def _new_folder(folder: Path) -> Path:
+    """Make the folder, or the first free one of its name with a number; two runs never share it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     number, free = 1, folder
-    while free.exists():
-        number += 1
-        free = folder.with_name(f"{folder.name}-{number}")
-    return free
+    while True:
+        try:
+            free.mkdir()
+        except FileExistsError:
+            number += 1
+            free = folder.with_name(f"{folder.name}-{number}")
+        else:
+            return free
+
+
+def _remember(folder: Path) -> None:
+    path = home_folder() / "history.txt"
+    with path.open("a", encoding="utf-8", errors="surrogateescape") as history:
+        history.write(f"{folder.resolve()}\n")
 
 
 def _history_folders() -> list[Path]:
     try:
-        lines = (home() / "history.txt").read_text(encoding="utf-8").splitlines()
-    except OSError:
+        path = home() / "history.txt"
+        lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except (OSError, StoreError):
         return []
     return list(dict.fromkeys(Path(line) for line in lines if line))
 
 
 def _near_files(path: Path) -> str:
     parent = path.parent if path.parent.is_dir() else Path()
-    names = sorted(p.name for p in parent.iterdir() if p.suffix == path.suffix)[:5]
+    try:
+        names = sorted(p.name for p in parent.iterdir() if p.suffix == path.suffix)[:5]
+    except OSError:
+        names = []
     return "files like it there: " + ", ".join(names) if names else "check the path"
 
 

@@ -8,18 +8,17 @@ counts as ours only with the start time that was written down.
 import contextlib
 import os
 import platform
-import re
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-SECRET_FLAG = re.compile(
-    r"^--?(?:[\w-]+[-_])?(?:api[-_]?key|token|secret|password)$", re.IGNORECASE
-)
+from sakiyomi.redaction import redact
+
 ENDING_WAIT_S = 5.0
 
 
@@ -43,10 +42,13 @@ def state_folder() -> Path:
     """Where the ledger lives: $SAKIYOMI_STATE, else the user's state folder."""
     if own := os.environ.get("SAKIYOMI_STATE"):
         return Path(own)
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "sakiyomi"
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "sakiyomi"
+    if base := os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_STATE_HOME"):
+        return Path(base) / "sakiyomi"
+    try:
+        user = Path.home()
+    except RuntimeError:  # a container's user without an entry
+        user = Path(tempfile.gettempdir())
+    return (user if os.name == "nt" else user / ".local" / "state") / "sakiyomi"
 
 
 def enter(pid: int, argv: Iterable[str], arm: str, log_path: str) -> Path | None:
@@ -110,20 +112,6 @@ def end_strays(strays: Iterable[Stray], wait_s: float = ENDING_WAIT_S) -> None:
         time.sleep(0.05)
         alive = [stray for stray in alive if group_lives(stray.pid, stray.started)]
     find_strays()
-
-
-def redact(argv: Iterable[str]) -> Iterator[str]:
-    """The command line without its secrets: the values of `--api-key` and its kind."""
-    hide = False
-    for word in argv:
-        flag, sign, _ = word.partition("=")
-        if hide:
-            yield "***"
-        elif sign and SECRET_FLAG.match(flag):
-            yield f"{flag}=***"
-        else:
-            yield word
-        hide = not hide and bool(SECRET_FLAG.match(word))
 
 
 def start_mark(pid: int) -> str | None:

@@ -1,9 +1,13 @@
 """The only writer to a terminal: data to standard output, the rest to standard error."""
 
+import contextlib
+import os
 import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, TextIO
+
+from sakiyomi.errors import StoreError
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -31,19 +35,30 @@ def printable(text: str, encoding: str | None) -> str:
     return text
 
 
-def write(text: str, stream: TextIO | None = None) -> None:
-    """Write a line to standard output (or `stream`) and flush; a closed pipe ends quietly."""
-    target = stream or sys.stdout
+def write(text: str) -> None:
+    """Write a line to standard output and flush. A reader that has gone ends the command quietly.
+
+    Raises StoreError when the output's disk is full.
+    """
     try:
-        target.write(printable(text, target.encoding) + "\n")
-        target.flush()
-    except BrokenPipeError:
-        raise SystemExit(0) from None
+        _write(text, sys.stdout)
+    except OSError as problem:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered goes too
+        if isinstance(problem, BrokenPipeError):
+            raise SystemExit(0) from None
+        raise StoreError(f"standard output: {problem.strerror}", "what is saved stays") from None
 
 
 def warn(text: str) -> None:
-    """Write a line to standard error."""
-    write(text, sys.stderr)
+    """Write a line to standard error; a run does not end because nobody reads its progress."""
+    with contextlib.suppress(OSError):
+        _write(text, sys.stderr)
+
+
+def _write(text: str, target: TextIO | None) -> None:
+    if target is not None:  # None: closed by the caller (`>&-`)
+        target.write(printable(text, target.encoding) + "\n")
+        target.flush()
 
 
 def width() -> int:
@@ -69,7 +84,7 @@ class Progress:
         self._total, self._done = num_requests, 0
         self._started_at_s = time.perf_counter()
         self._next_line_at_s = self._started_at_s + PLAIN_LINE_EVERY_S
-        if self._quiet or not sys.stderr.isatty():
+        if self._quiet or sys.stderr is None or not sys.stderr.isatty():
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

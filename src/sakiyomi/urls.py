@@ -31,7 +31,12 @@ def split_url(url: str) -> Address:
     if not re.match(r"https?://", text, re.IGNORECASE):
         raise PlanError(f"{url!r} is no http(s) URL", f"write {_suggest(text)}")
     netloc = text.split("://", 1)[1].split("/", 1)[0].split("?", 1)[0].split("#", 1)[0]
-    host_and_port = netloc.rpartition("@")[2]
+    credentials, _, host_and_port = netloc.rpartition("@")
+    if credentials:
+        raise PlanError(
+            f"{text.replace(credentials, '***')!r}: credentials in a URL are not sent",
+            "put the key in an environment variable and name it: --api-key-env NAME",
+        )
     if host_and_port.count(":") > 1 and "[" not in host_and_port:
         raise PlanError(
             f"{url!r}: an IPv6 address needs brackets", f"write {_suggest(host_and_port)}"

@@ -1,6 +1,8 @@
 import errno
 import json
+from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
 from sakiyomi import store
@@ -98,6 +100,89 @@ def test_a_line_cut_by_a_kill_is_left_out_and_the_next_stands_alone():
     assert ids == ["q1", "q3"]
 
 
+def cut_lines():
+    """Lines that a kill may leave: cut in a key, a character, a number, after a brace."""
+    line = msgspec.json.encode(record(2, "文"))
+    inside = line.index("文".encode()) + 1
+    number = line.index(b"1.0") + 2
+    brace = line.index(b"}") + 1
+    return [line[:cut] for cut in (1, 9, inside, number, brace, len(line) - 1)]
+
+
+@pytest.mark.parametrize("cut", cut_lines())
+def test_any_cut_is_a_cut(cut):
+    writer = store.RunWriter.create("r")
+    writer.write_facts(facts())
+    writer.append(record(1))
+    writer.close()
+    path = writer.folder / "requests.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + cut + b"\n" + whole + cut)
+    assert len(list(store.RunReader(writer.folder).records())) == 2
+
+
+@pytest.mark.parametrize("damage", [b"\0\0\0", b"what is this", b'{"key": \xff\xfe}', b"[1]"])
+def test_damage_in_the_middle_is_named_with_its_line(damage):
+    writer = store.RunWriter.create("r")
+    writer.write_facts(facts())
+    writer.append(record(1))
+    writer.close()
+    path = writer.folder / "requests.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + damage + b"\n" + whole)
+    with pytest.raises(StoreError, match=r"requests\.jsonl:2: ") as caught:
+        list(store.RunReader(writer.folder).records())
+    assert "damaged" in caught.value.hint
+
+
+def test_secrets_are_never_written():
+    arm = Arm(name="a", url="http://h", args=("--api-key", "sk-1"), env={"HF_TOKEN": "hf_2"})
+    plan = Plan(name="p", arms=(arm,), scenarios=PLAN.scenarios)
+    writer = store.RunWriter.create("r")
+    writer.write_facts(facts(plan=plan))
+    for name in ("plan.toml", "run.json"):
+        text = (writer.folder / name).read_text()
+        assert "sk-1" not in text
+        assert "hf_2" not in text
+        assert text.count("***") == 2
+
+
+def test_runs_that_start_together_have_folders_of_their_own():
+    with ThreadPoolExecutor(8) as pool:
+        writers = list(pool.map(store.RunWriter.create, ["same"] * 8))
+    assert len({writer.folder for writer in writers}) == 8
+
+
+def test_a_home_that_cannot_be_written_costs_only_the_history(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAKIYOMI_HOME", "/proc/none")
+    writer = store.RunWriter.create("r", tmp_path / "out")
+    writer.write_facts(facts())
+    assert store.RunReader(tmp_path / "out").facts == facts()
+    with pytest.raises(StoreError, match="/proc/none") as caught:
+        store.RunWriter.create("r")
+    assert "--out" in caught.value.hint
+
+
+def test_a_user_without_a_home_is_told_the_way_out(tmp_path, monkeypatch):
+    def no_home():
+        raise RuntimeError
+
+    monkeypatch.delenv("SAKIYOMI_HOME")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr(store.Path, "home", no_home)
+    with pytest.raises(StoreError) as caught:
+        store.RunWriter.create("r")
+    assert "SAKIYOMI_HOME" in caught.value.hint
+    assert store.history() == []
+    assert store.RunWriter.create("r", tmp_path / "out").folder.is_dir()
+
+
+@pytest.mark.parametrize("run", ["x" * 5000, "", "a\0b", "../none"])
+def test_a_name_that_no_run_can_have_is_no_run(run):
+    with pytest.raises(StoreError, match="no run folder"):
+        store.open_run(run)
+
+
 def test_a_full_disk_says_what_is_kept(monkeypatch):
     writer = store.RunWriter.create("r")
     writer.append(record(1))
@@ -140,6 +225,10 @@ def test_a_newer_format_is_refused_and_newer_keys_are_read(tmp_path):
     path.write_text(json.dumps({**raw, "format": RUN_FORMAT + 1}))
     with pytest.raises(StoreError, match=r"upgrade|format"):
         store.RunReader(writer.folder)
+    for damage in ({**raw, "format": "x"}, [raw], {**raw, "plan": 5}):
+        path.write_text(json.dumps(damage))
+        with pytest.raises(StoreError, match=r"run\.json"):
+            store.RunReader(writer.folder)
 
 
 TEXT = 'name = "計画"\n[[arms]]\nname = "a"\nurl = "http://h"\n[[scenarios]]\nname = "ja_chat"\n'

@@ -45,6 +45,7 @@ def test_one_root_for_every_form(given, root):
         ("http://", "http://HOST:PORT"),
         ("http://h:port", "http://HOST:PORT"),
         ("http://[::1", "http://HOST:PORT"),
+        ("http://user:pass@h:8000", "--api-key-env"),
     ],
 )
 def test_what_is_no_url_is_refused_with_the_form_that_works(given, hint):

@@ -1,18 +1,16 @@
 """What a plan would launch and ask, line by line: `sakiyomi run --dry-run`."""
 
-import re
 import shlex
 from collections.abc import Mapping
 
 from sakiyomi.engines import find_engine
 from sakiyomi.plan import Arm, Plan
+from sakiyomi.redaction import redact, redact_env
 from sakiyomi.scenario import Scenario
 from sakiyomi.start_command import start_command
-from sakiyomi.strays import redact
 from sakiyomi.workload import passes
 
 SHOWN_PORT = 8000
-SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 
 
 def dry_run(plan: Plan, scenarios: Mapping[str, Scenario], schedule: str) -> list[str]:
@@ -35,10 +33,7 @@ def _arm(arm: Arm) -> list[str]:
     if arm.url:
         return [f"arm {arm.name}: attach to {arm.url} ({engine.title})"]
     start = start_command(arm, SHOWN_PORT)
-    env = [
-        f"{name}={'***' if SECRET_NAME.search(name) else value}"
-        for name, value in start.env.items()
-    ]
+    env = [f"{name}={value}" for name, value in redact_env(start.env).items()]
     words = " ".join(shlex.quote(word) for word in [*env, *redact(start.command)])
     lines = [f"arm {arm.name}: launch {engine.title}, on a free port in place of {SHOWN_PORT}"]
     lines.append(f"  {words}")

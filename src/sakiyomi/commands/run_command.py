@@ -25,11 +25,13 @@ from sakiyomi.errors import PlanError, SakiyomiError
 from sakiyomi.launch import end_strays, find_strays
 from sakiyomi.plan import Plan
 from sakiyomi.record import RunFacts
+from sakiyomi.redaction import has_hidden, redact_arm
 from sakiyomi.report import explanation_text
 from sakiyomi.report import json as report_json
 from sakiyomi.report import text as report_text
 from sakiyomi.scenario import Scenario
 from sakiyomi.store import RunReader, open_run, read_plan, read_scenario
+from sakiyomi.urls import split_url
 from sakiyomi.workload import choose_schedule
 
 
@@ -74,6 +76,9 @@ def run_plan(
 
 
 def _ready(plan: Plan) -> tuple[dict[str, Scenario], str]:
+    for arm in plan.arms:
+        for url in (*([arm.url] if arm.url else []), *arm.metrics_urls):
+            split_url(url)
     scenarios = {ref.name: read_scenario(ref) for ref in plan.scenarios}
     for note in too_few(plan, scenarios):
         terminal.warn(note)
@@ -151,14 +156,14 @@ def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
     ):
         if value is not None and value < 1:
             raise PlanError(f"{name} {value}: expected 1 or more")
+    for name, value in (
+        ("--first-token-timeout", arguments.first_token_timeout),
+        ("--silence-timeout", arguments.silence_timeout),
+    ):
+        if value is not None and not value > 0:
+            raise PlanError(f"{name} {value:g}: expected seconds above 0")
     if reader:
-        if arguments.plan or flags.urls or flags.scenarios or flags.concurrency:
-            raise PlanError(
-                "--resume goes on with the run's own plan", "only --repeats can be raised"
-            )
-        plan = reader.facts.plan
-        repeats = max(plan.repeats, arguments.repeats or 0)
-        return msgspec.structs.replace(plan, repeats=repeats)
+        return _resumed(reader, arguments)
     if arguments.plan:
         return override(read_plan(Path(arguments.plan)), flags)
     if flags.urls:
@@ -170,6 +175,33 @@ def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
     if arguments.calibrate and plain.model:  # looked-up drafts come too seldom to force them
         return plan_from_flags(flags, (plain, self_draft_arm(Path(plain.model))))
     return plan_from_flags(flags, (plain, ngram))
+
+
+def _resumed(reader: RunReader, arguments: argparse.Namespace) -> Plan:
+    """The run's own plan; where it had secrets, which are not kept, the plan file gives them."""
+    own = ("url", "scenario", "concurrency", "requests", "conversations", "max_tokens")
+    own += ("name", "model", "engine", "out")
+    if any(getattr(arguments, name) for name in own):
+        raise PlanError("--resume goes on with the run's own plan", "only --repeats can be raised")
+    plan = reader.facts.plan
+    file_arms = read_plan(Path(arguments.plan)).arms if arguments.plan else ()
+    given = {arm.name: arm for arm in file_arms}
+    for arm in plan.arms:
+        if arm.name in given and redact_arm(given[arm.name]) != arm:
+            raise PlanError(
+                f"{arguments.plan}: arm {arm.name} is not as it was in {reader.folder.name}",
+                "restore the plan, or start a new run",
+            )
+        if arm.name not in given and has_hidden(arm):
+            raise PlanError(
+                f"{reader.folder.name}: arm {arm.name} had secrets, which are not kept",
+                f"give its plan again: sakiyomi run PLAN.toml --resume {reader.folder.name}",
+            )
+    return msgspec.structs.replace(
+        plan,
+        arms=tuple(given.get(arm.name, arm) for arm in plan.arms),
+        repeats=max(plan.repeats, arguments.repeats or 0),
+    )
 
 
 def _embedded(plan: Plan) -> bool:

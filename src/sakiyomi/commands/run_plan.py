@@ -101,8 +101,14 @@ def too_few(plan: Plan, scenarios: Mapping[str, Scenario]) -> list[str]:
 
 def override(plan: Plan, flags: RunFlags) -> Plan:
     """A plan file's values with the flags that were given beside it."""
-    if flags.urls:
-        raise PlanError("a plan and --url exclude each other", "put the url into the plan's arms")
+    for flag, value in (
+        ("--url", flags.urls),
+        ("--model", flags.model),
+        ("--engine", flags.engine),
+        ("--metrics-url", flags.metrics_urls),
+    ):
+        if value:
+            raise PlanError(f"a plan and {flag} exclude each other", "write it into the plan")
     changes: dict[str, object] = {}
     if flags.repeats:
         changes["repeats"] = flags.repeats

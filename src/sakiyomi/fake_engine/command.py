@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from sakiyomi import terminal
 from sakiyomi.errors import PlanError, SakiyomiError
 from sakiyomi.fake_engine.config import DialectName, FakeEngine
 from sakiyomi.fake_engine.faults import FAULTS
@@ -119,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list_faults:
         for name, fault in FAULTS.items():
             value = "" if isinstance(fault.default, bool) else f"={fault.default}"
-            sys.stdout.write(f"{name + value:28} {fault.meaning}\n")
+            terminal.write(f"{name + value:28} {fault.meaning}")
         return 0
     try:
         return asyncio.run(_run(config_of(args)))

@@ -1,0 +1,129 @@
+"""The command in rough hands: closed pipes, full disks, flags that cannot be meant."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+QUICK = ("--scenario", "en_chat", "--requests", "2", "--max-tokens", "12", "--repeats", "1")
+FAST = ("--step", "0.003", "--ttft", "0.01")
+SAKIYOMI = (sys.executable, "-m", "sakiyomi.cli")
+
+
+def shell(script, *arguments):
+    """Run a line of bash in which $@ is the command."""
+    return subprocess.run(
+        ["bash", "-c", script, "bash", *SAKIYOMI, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("report", "founding-case"),
+        ("report", "founding-case", "--json"),
+        ("scenarios", "show", "ja_chat"),
+        ("fake-engine", "--list-faults"),
+    ],
+)
+@pytest.mark.usefixtures("home")
+def test_a_reader_that_goes_away_is_no_error(arguments):
+    done = shell('(sleep 0.2; "$@"; echo "status $?" >&2) | true; wait', *arguments)
+    assert done.stderr == "status 0\n"
+
+
+@pytest.mark.usefixtures("home")
+def test_closed_and_full_outputs():
+    assert shell('"$@" >&-', "report", "founding-case").stderr == ""
+    full = shell('"$@" >/dev/full', "report", "founding-case")
+    assert full.returncode == 2
+    assert full.stderr.startswith("error: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("stderr", ["2>&1 | head -1", "2>&- | cat"])
+def test_a_run_does_not_end_because_nobody_reads_its_progress(fake_engine, home, stderr):
+    shell(f'"$@" {stderr}', "run", "--url", fake_engine(*FAST), "--name", "r", *QUICK)
+    facts = json.loads((home / "runs" / "r" / "run.json").read_text())
+    assert facts["finished"]
+    assert (home / "runs" / "r" / "requests.jsonl").read_bytes().count(b"\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--first-token-timeout", "-1"), "--first-token-timeout -1: expected seconds above 0"),
+        (("--silence-timeout", "0"), "--silence-timeout 0: expected seconds above 0"),
+        (("--url", "http://u:secret@h"), "credentials in a URL are not sent"),
+        (("--url", "http://::1:1"), "IPv6 address needs brackets"),
+        (("--metrics-url", "h:80"), "'h:80' is no http(s) URL"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_a_run_is_made(sakiyomi, home, arguments, message):
+    url = () if "--url" in arguments else ("--url", "http://127.0.0.1:1")
+    done = sakiyomi("run", *url, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "secret" not in done.stderr
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("flag", ["--url", "--model", "--engine", "--metrics-url"])
+def test_flags_that_a_plan_would_ignore_are_refused(sakiyomi, tmp_path, flag):
+    plan = tmp_path / "p.toml"
+    plan.write_text(
+        'name = "p"\n[[arms]]\nname = "a"\nurl = "http://h"\n[[scenarios]]\nname = "en_chat"\n'
+    )
+    done = sakiyomi("run", str(plan), flag, "http://x", "--dry-run")
+    assert done.returncode == 2
+    assert f"a plan and {flag} exclude each other" in done.stderr
+
+
+SECRET_PLAN = """
+name = "secret"
+repeats = 1
+[[arms]]
+name = "a"
+url = "URL"
+args = ["--api-key", "sk-args"]
+env = {{ HF_TOKEN = "hf_env" }}
+request = {{ api_key = "sk-body", seed = {seed} }}
+[[scenarios]]
+name = "en_chat"
+num_requests = 2
+max_tokens = 12
+"""
+
+
+def test_secrets_are_not_kept_and_the_plan_gives_them_again(sakiyomi, fake_engine, home, tmp_path):
+    url = fake_engine(*FAST)
+    plan, other = tmp_path / "p.toml", tmp_path / "other.toml"
+    plan.write_text(SECRET_PLAN.format(seed=1).replace("URL", url))
+    other.write_text(SECRET_PLAN.format(seed=2).replace("URL", url))
+    assert sakiyomi("run", str(plan)).returncode == 0
+    written = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+    for secret in (b"sk-args", b"hf_env", b"sk-body"):
+        assert secret not in written
+    refused = sakiyomi("run", "--resume", "secret", "--repeats", "2")
+    assert refused.returncode == 2
+    assert "sakiyomi run PLAN.toml --resume secret" in refused.stderr
+    changed = sakiyomi("run", str(other), "--resume", "secret", "--repeats", "2")
+    assert "arm a is not as it was in secret" in changed.stderr
+    assert sakiyomi("run", str(plan), "--resume", "secret", "--repeats", "2").returncode == 0
+    records = (home / "runs" / "secret" / "requests.jsonl").read_text()
+    assert records.count('"repeat":1') == 2
+
+
+def test_a_resumed_run_takes_no_other_shape(sakiyomi, fake_engine):
+    url = fake_engine(*FAST)
+    assert sakiyomi("run", "--url", url, "--name", "r", *QUICK).returncode == 0
+    for flag in ("--requests", "--max-tokens", "--name", "--model", "--out"):
+        done = sakiyomi("run", "--resume", "r", flag, "7")
+        assert done.returncode == 2
+        assert "only --repeats can be raised" in done.stderr
