@@ -98,7 +98,7 @@ def gather(
         impossible=[
             f"{one.source}: {problem}"
             for one in found[:1]
-            for problem in acceptance.check(one.total, facts.num_speculative_tokens)
+            for problem in _impossible(one, answered, facts.num_speculative_tokens)
         ],
         foreign_share=foreign,
         resets=resets,
@@ -108,6 +108,19 @@ def gather(
         bursts_refused=next((r.bursts_refused for r in good if r.bursts_refused), None),
         num_steps=events.total.num_steps if len(stepped) == len(good) else server_steps,
     )
+
+
+def _impossible(found: Found, answered: Sequence[Measured], k: int | None) -> list[str]:
+    """What cannot be in a source's counts. More accepted than answered tokens: not of one request.
+
+    A step's drafts are counted before the end of the answer cuts them: k a request of slack.
+    """
+    wrong = acceptance.check(found.total, k)
+    tokens = sum(request.num_tokens for request in answered)
+    accepted = found.total.num_accepted_tokens or 0.0
+    if found.source == "per_request" and accepted > tokens + (k or 0) * len(answered):
+        wrong.append(f"{accepted:g} accepted of {tokens} answered tokens")
+    return wrong
 
 
 def _ranked(sources: Sequence[Found]) -> list[Found]:

@@ -33,7 +33,7 @@ DIALECTS = {
     "tabbyapi": ("tabbyapi", "events", "estimated"),
 }
 BURSTS = {"mlx-lm": "mlx-lm", "ollama": "ollama", "openai": "openai"}
-PIECES = {"ovms": "openvino", "lmstudio": "lm-studio"}
+PIECES = {"ovms": "openvino"}
 
 
 class Truth:
@@ -185,6 +185,29 @@ def test_pieces_of_unknown_size_are_no_steps(tmp_path, dialect):
     assert cell.tokens_per_step is None
     refused = next(c for c in cell.cautions if c.kind == "bursts_ambiguous")
     assert "several" in refused.detail["reason"]
+
+
+def test_lm_studio_counts_and_does_not_tell_steps(tmp_path):
+    report, cell, truth = run_one(tmp_path, fake("lmstudio", k=K), repeats=2)
+    found = cell.acceptance
+    assert report.arms[0]["engine"] == "lm-studio"
+    assert (report.arms[0]["speculative_method"], cell.num_speculative_tokens) == ("mtp", K)
+    assert (found.source, found.quality) == ("per_request", "exact")
+    assert found.num_draft_tokens == truth.num_draft_tokens
+    assert found.num_accepted_tokens == truth.num_accepted_tokens
+    assert found.num_drafts is None
+    assert found.mean_acceptance_length is None
+    assert cell.tokens_per_step is None
+    assert kinds(report) - UNTOLD == set()
+
+
+def test_counts_that_no_answer_can_have_are_said(tmp_path):
+    """One report of LM Studio has 480 accepted tokens beside an answer of 200."""
+    config = fake("lmstudio", k=K, faults=("draft_counts_times=4",))
+    _, cell, truth = run_one(tmp_path, config)
+    assert cell.acceptance.num_accepted_tokens > truth.num_decoded
+    said = next(c for c in cell.cautions if c.kind == "impossible_counts")
+    assert f"of {truth.num_decoded + truth.num_requests} answered" in said.message
 
 
 def test_several_streams_hide_bursts(tmp_path):

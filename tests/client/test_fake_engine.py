@@ -399,6 +399,26 @@ def test_tgi_histogram_of_skipped_tokens():
     run(scenario())
 
 
+def test_lm_studio_counts_drafts_beside_the_usage():
+    async def scenario():
+        for k, found in (
+            (3, {"total_draft": 6, "accepted_draft": 6, "rejected_draft": 0}),
+            (None, {}),
+        ):
+            config = FakeEngine(dialect="lmstudio", k=k, script=(3,) if k else ())
+            async with serve(config) as server:
+                stream = chunks_of(await post(server.url, max_tokens=9, **VLLM_FIELDS))
+                whole = json_of(await post(server.url, max_tokens=9, stream=False))
+                told = json_of(await get(server.url, "/api/v1/models"))["models"]
+            counts = {f"{name}_tokens_count": value for name, value in found.items()}
+            assert stream[-1]["stats"] == whole["stats"] == counts
+            assert stream[-1]["system_fingerprint"] == "fake-model"
+            (loaded,) = [one["config"] for model in told for one in model["loaded_instances"]]
+            assert loaded["speculative_draft_mtp"] == bool(k)
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("dialect", ["mlx-lm", "ollama", "tabbyapi", "lmstudio", "openai"])
 def test_engines_without_evidence_show_bursts_only(dialect):
     async def scenario():
@@ -450,7 +470,7 @@ def test_a_request_sets_its_own_draft_length_where_the_engine_lets_it(dialect, b
         ("ovms", "/v2", {"name": "OpenVINO Model Server"}),
         ("tabbyapi", "/v1/model", {"id": "fake-model"}),
         ("llama.cpp", "/props", {"total_slots": 4}),
-        ("lmstudio", "/api/v0/models", {"object": "list"}),
+        ("lmstudio", "/v1/models", {"object": "list"}),
         ("mlx-lm", "/v1/models", {"object": "list"}),
         ("lmdeploy", "/v1/models", {"object": "list"}),
     ],

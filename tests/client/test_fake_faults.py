@@ -508,6 +508,14 @@ async def _():
     assert answer.ended == "complete"
 
 
+@checks("draft_counts_times")
+async def _():
+    answer, logged = await ask("draft_counts_times=2", dialect="lmstudio")
+    stats = chunks_of(answer)[-1]["stats"]
+    assert stats["total_draft_tokens_count"] == 2 * logged.num_draft_tokens > 0
+    assert stats["accepted_draft_tokens_count"] == 2 * logged.num_accepted_tokens > 0
+
+
 @checks("other_replica")
 async def _():
     async with serve(FakeEngine(faults=("other_replica=3",), step_s=0.0)) as server:

@@ -418,25 +418,90 @@ def test_ollama():
     assert find_engine("ollama").thinking_field(False) == {"reasoning_effort": "none"}
 
 
-def test_lm_studio():
-    for names in (lmstudio.DRAFTED[0], lmstudio.DRAFTED[1]):
-        stats = {names: 40, names.replace("total", "accepted").replace("Total", "Accepted"): 25}
-        counts = lmstudio.read_response(record(evidence={"stats": stats}))
-        assert counts == SpecDecodeCounters(num_draft_tokens=40, num_accepted_tokens=25)
-    stats = {
-        "totalDraftTokensCount": 40,
-        "acceptedDraftTokensCount": 25,
-        "ignoredDraftTokensCount": 4,
+COUNTS = {
+    "total_draft_tokens_count": 492,
+    "accepted_draft_tokens_count": 176,
+    "rejected_draft_tokens_count": 316,
+}
+"""Of an answer of 300 tokens by LM Studio 0.4.24: 1 + 123 drafts of 4 + 176 accepted."""
+
+
+@pytest.mark.parametrize("place", ["stats", "usage"])
+def test_lm_studio_counts_per_request(place):
+    told = {"completion_tokens": 300, **COUNTS}
+    counts = lmstudio.read_response(record(evidence={place: told, "model_info": {}}))
+    assert counts == SpecDecodeCounters(num_draft_tokens=492, num_accepted_tokens=176)
+    ignored = {**told, "ignored_draft_tokens_count": 4}
+    assert lmstudio.read_response(record(evidence={place: ignored})).num_draft_tokens == 488
+
+
+def test_lm_studio_without_drafts_says_nothing():
+    for evidence in ({}, {"stats": {}}, {"stats": {"tokens_per_second": 50}}, {"usage": None}):
+        assert lmstudio.read_response(record(evidence=evidence)) is None
+
+
+LM_STUDIO_MODELS = {
+    "models": [
+        {
+            "type": "llm",
+            "key": "q",
+            "quantization": {"name": "Q6_K", "bits_per_weight": 6},
+            "loaded_instances": [
+                {
+                    "id": "q",
+                    "config": {
+                        "context_length": 65536,
+                        "parallel": 4,
+                        "flash_attention": True,
+                        "speculative_draft_mtp": True,
+                        "speculative_draft_model": "",
+                        "speculative_draft_max_tokens": 2,
+                    },
+                }
+            ],
+        },
+        {"type": "embedding", "key": "e", "quantization": None, "loaded_instances": [{"id": "e"}]},
+        {"type": "llm", "key": "r", "loaded_instances": []},
+    ]
+}
+
+
+def test_lm_studio_tells_how_its_model_was_loaded():
+    """`/api/v1/models` of 0.4, shortened from what a user published."""
+    pages = {"/api/v1/models": msgspec.json.encode(LM_STUDIO_MODELS).decode()}
+    assert recognise(pages) == "lm-studio"
+    facts = lmstudio.read_server(pages)
+    assert (facts.speculative_method, facts.num_speculative_tokens) == ("mtp", 2)
+    assert facts.settings == {
+        "quantization": "Q6_K",
+        "context_length": 65536,
+        "parallel": 4,
+        "flash_attention": True,
     }
-    assert lmstudio.read_response(record(evidence={"stats": stats})).num_draft_tokens == 36
-    assert lmstudio.read_response(record(evidence={"stats": {"tokens_per_second": 50}})) is None
-    assert lmstudio.read_response(record()) is None
+    model = LM_STUDIO_MODELS["models"][0]
+    config = model["loaded_instances"][0]["config"]
+    for changes, method in (
+        ({"speculative_draft_mtp": False}, None),
+        ({"speculative_draft_mtp": False, "speculative_draft_model": "d"}, "draft_model"),
+    ):
+        other = {**model, "loaded_instances": [{"id": "q", "config": {**config, **changes}}]}
+        text = msgspec.json.encode({"models": [other]}).decode()
+        assert lmstudio.read_server({"/api/v1/models": text}).speculative_method == method
+    both = msgspec.json.encode({"models": [model, model]}).decode()
+    assert lmstudio.read_server({"/api/v1/models": both}).settings == {}  # which one answers?
+
+
+def test_older_lm_studio():
     pages = {
         "/v1/models": '{"data":[{"id":"q","owned_by":"organization_owner"}]}',
-        "/api/v0/models": '{"data":[{"id":"q","state":"loaded","compatibility_type":"gguf","quantization":"Q4_K_M"},{"id":"r","state":"not-loaded"}]}',
+        "/api/v0/models": '{"data":[{"id":"q","state":"loaded","compatibility_type":"gguf",'
+        '"quantization":"Q4_K_M","loaded_context_length":4096},{"id":"r","state":"not-loaded"}]}',
     }
     assert recognise(pages) == "lm-studio"
-    assert lmstudio.read_server(pages).settings["loaded"][0]["quantization"] == "Q4_K_M"
+    facts = lmstudio.read_server(pages)
+    assert facts.settings == {"quantization": "Q4_K_M", "context_length": 4096}
+    assert facts.speculative_method is None
+    assert find_engine("lm-studio").thinking_field(False) == {"reasoning_effort": "none"}
 
 
 def test_tabbyapi():

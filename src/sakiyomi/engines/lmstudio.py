@@ -1,6 +1,9 @@
-"""LM Studio: attach only; draft counts in the `stats` of its own API, not verifiable here."""
+"""LM Studio: attach only. It counts each request's drafts beside the usage; the server is closed.
 
-from collections.abc import Mapping
+Names and places: the vendor's API changelog (0.3.10) and answers of 0.4.24 that users published.
+"""
+
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sakiyomi.engines.engine import (
@@ -11,45 +14,62 @@ from sakiyomi.engines.engine import (
     no_metrics,
     no_steps,
     number,
+    whole,
 )
 from sakiyomi.record import RequestRecord, SpecDecodeCounters
 
-DRAFTED = ("total_draft_tokens_count", "totalDraftTokensCount")
-ACCEPTED = ("accepted_draft_tokens_count", "acceptedDraftTokensCount")
-IGNORED = ("ignored_draft_tokens_count", "ignoredDraftTokensCount")
-"""LlmPredictionStats of the SDK 1.5.0; in snake case where the REST API uses it."""
+PLACES = ("stats", "usage")
+"""`/v1` has the counts in `stats` of the last chunk, `/api/v0` in `usage`."""
+SETTINGS = ("quantization", "context_length", "parallel", "flash_attention")
 
 
 def read_response(record: RequestRecord) -> SpecDecodeCounters | None:
     """Proposed and accepted draft tokens; ignored ones were never tested and are not proposed."""
-    stats = record.evidence.get("stats")
-    if not isinstance(stats, dict):
-        return None
-    drafted, accepted = _first(stats, DRAFTED), _first(stats, ACCEPTED)
-    if drafted is None or accepted is None:
-        return None
-    return SpecDecodeCounters(
-        num_draft_tokens=drafted - (_first(stats, IGNORED) or 0.0), num_accepted_tokens=accepted
-    )
+    for place in PLACES:
+        told = record.evidence.get(place)
+        told = told if isinstance(told, dict) else {}
+        drafted = number(told.get("total_draft_tokens_count"))
+        accepted = number(told.get("accepted_draft_tokens_count"))
+        if drafted is not None and accepted is not None:
+            ignored = number(told.get("ignored_draft_tokens_count")) or 0.0
+            return SpecDecodeCounters(
+                num_draft_tokens=drafted - ignored, num_accepted_tokens=accepted
+            )
+    return None
 
 
 def read_server(pages: Mapping[str, str]) -> ServerFacts:
-    """The models, and which of them is loaded with which context."""
-    entries = json_object(pages.get("/api/v0/models")).get("data")
-    loaded = [
-        {key: entry.get(key) for key in ("id", "quantization", "arch", "loaded_context_length")}
-        for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, dict) and entry.get("state") == "loaded"
-    ]
+    """The models; of the one that is loaded, where it is one alone, how it was loaded."""
+    loaded = list(_loaded(pages))
+    one = loaded[0] if len(loaded) == 1 else {}
+    k = whole(one.get("speculative_draft_max_tokens"))
+    method = None
+    if one.get("speculative_draft_mtp"):
+        method = "mtp"
+    elif one.get("speculative_draft_model"):
+        method = "draft_model"
     return ServerFacts(
         engine="LM Studio",
         models=model_ids(pages),
-        settings={"loaded": loaded} if loaded else {},
+        speculative_method=method,
+        num_speculative_tokens=k if method else None,
+        settings={key: one[key] for key in SETTINGS if one.get(key) is not None},
     )
 
 
-def _first(stats: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
-    return next((value for name in names if (value := number(stats.get(name))) is not None), None)
+def _loaded(pages: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """How each loaded language model was loaded: `/api/v1/models` (0.4), else `/api/v0/models`."""
+    models = json_object(pages.get("/api/v1/models")).get("models")
+    for model in models if isinstance(models, list) else ():
+        quantization = model.get("quantization")
+        name = quantization.get("name") if isinstance(quantization, dict) else None
+        for instance in model.get("loaded_instances") or ():
+            if model.get("type") == "llm":
+                yield {**(instance.get("config") or {}), "quantization": name}
+    entries = json_object(pages.get("/api/v0/models")).get("data")
+    for entry in entries if isinstance(entries, list) and not models else ():
+        if isinstance(entry, dict) and entry.get("state") == "loaded":
+            yield {**entry, "context_length": entry.get("loaded_context_length")}
 
 
 ENGINE = Engine(
@@ -65,13 +85,15 @@ ENGINE = Engine(
     signs=(
         ("/v1/models", r'"owned_by"\s*:\s*"organization_owner"'),
         ("/api/v0/models", r'"compatibility_type"'),
+        ("/api/v1/models", r'"loaded_instances"'),
     ),
-    info_paths=("/v1/models", "/api/v0/models"),
+    info_paths=("/v1/models", "/api/v1/models", "/api/v0/models"),
     metrics_paths=(),
     reloads=True,
+    thinking_field=lambda on: {"reasoning_effort": "medium" if on else "none"},
     evidence=(
-        "acceptance per request where its stats arrive (not verifiable: a closed server); else "
-        "tokens per step estimated from arrival bursts"
+        "acceptance per request, as its stats tell it (a closed server: not verifiable); tokens "
+        "per step estimated from arrival bursts"
     ),
     metrics_hint="LM Studio has no metrics page",
 )

@@ -14,6 +14,7 @@ from sakiyomi.fake_engine.dialects import Dialect
 from sakiyomi.fake_engine.evidence import (
     Progress,
     accept_lengths,
+    lmstudio_stats,
     spec_tokens_details,
     speculative_decoding,
     timings,
@@ -295,6 +296,8 @@ class Chunker:
         chunk["usage"] = self.final_usage()
         if self.dialect.name == "llama.cpp":
             chunk["timings"] = timings(self.progress, self.faults)
+        if self.dialect.name == "lmstudio":
+            chunk["stats"] = lmstudio_stats(self.progress, self.faults)
         metrics = self.metrics()
         if metrics:
             chunk["metrics"] = metrics

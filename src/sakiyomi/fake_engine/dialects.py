@@ -173,10 +173,9 @@ DIALECTS: dict[str, Dialect] = {
         ),
         Dialect(
             name="lmstudio",
-            version="0.4.2",
-            reasoning_field="reasoning",
+            version="0.4.24",
+            reasoning_details=True,
             finish_apart=True,
-            paths=("/v1/chat/completions", "/v1/completions", "/api/v0/chat/completions"),
             health_paths=(),
         ),
         Dialect(
@@ -191,9 +190,9 @@ DIALECTS: dict[str, Dialect] = {
 
 
 def dialect_of(config: FakeEngine, *, other: bool = False) -> Dialect:
-    """Give the dialect of a server; vLLM's fingerprint covers its version and configuration.
+    """Give the dialect of a server with its fingerprint.
 
-    `other`: of a replica with another configuration, so with another fingerprint.
+    vLLM's covers its version and configuration, LM Studio signs with the model's name. `other`: of a replica with another configuration, so with another fingerprint.
     """
     dialect = DIALECTS[config.dialect]
     fingerprint = dialect.fingerprint
@@ -201,6 +200,8 @@ def dialect_of(config: FakeEngine, *, other: bool = False) -> Dialect:
         what = f"{config.model} {config.k} {config.method} {config.prefix_cache}"
         digest = hashlib.sha256(what.encode()).hexdigest()[:8]
         fingerprint = f"vllm-{config.version or dialect.version}-{digest}"
+    if config.dialect == "lmstudio":
+        fingerprint = config.model
     if other and fingerprint:
         fingerprint = fingerprint[:-1] + ("0" if fingerprint[-1] != "0" else "1")
     return msgspec.structs.replace(dialect, fingerprint=fingerprint)

@@ -123,15 +123,16 @@ def perf_metrics(request_id: str, answer: Answer) -> dict[str, Any]:
     return {"request_id": request_id, "perf_metrics": record}
 
 
-def lmstudio_stats(progress: Progress, answer: Answer) -> dict[str, Any]:
-    """Make LM Studio's `stats`: speed only, its draft counts are in the SDK alone."""
-    rate = progress.num_tokens / progress.decode_s if progress.decode_s else 0.0
-    stopped = answer.finish_reason == "stop"
+def lmstudio_stats(progress: Progress, faults: Mapping[str, FaultValue]) -> dict[str, Any]:
+    """LM Studio's `stats` of an OpenAI answer (0.4.24): empty without drafts, never a clock."""
+    if not progress.num_draft_tokens:
+        return {}
+    times = int(faults.get("draft_counts_times", 1))
+    drafted, accepted = times * progress.num_draft_tokens, times * progress.num_accepted_tokens
     return {
-        "tokens_per_second": rate,
-        "time_to_first_token": progress.prefill_s,
-        "generation_time": progress.decode_s,
-        "stop_reason": "eosFound" if stopped else "maxPredictedTokensReached",
+        "total_draft_tokens_count": drafted,
+        "accepted_draft_tokens_count": accepted,
+        "rejected_draft_tokens_count": drafted - accepted,
     }
 
 

@@ -51,6 +51,7 @@ ANSWER_FAULTS = {
     "cold_start": FaultMeaning(4, "the first N requests are 1.6 times slower"),
     "loop_text": FaultMeaning(32, "the text repeats itself after N tokens"),
     "timings_zero": FaultMeaning(True, "server timings say 0 ms and 0 tokens per second"),
+    "draft_counts_times": FaultMeaning(3, "LM Studio's draft counts are N times too large"),
     "ignore_max_tokens": FaultMeaning(True, "the cap is not honoured"),
     "stop_early": FaultMeaning(43, "stops at N tokens, ignore_eos or not"),
     "overrun_steps": FaultMeaning(2, "N more steps are counted after the end"),

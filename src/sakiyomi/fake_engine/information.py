@@ -148,10 +148,21 @@ def _ovms(_config: FakeEngine, version: str, _total: Counts) -> dict[str, Any]:
 
 
 def _lmstudio(config: FakeEngine, _version: str, _total: Counts) -> dict[str, Any]:
-    model = {"id": config.model, "object": "model", "type": "llm", "arch": "fake"}
-    model |= {"compatibility_type": "gguf", "quantization": "Q4_K_M", "state": "loaded"}
-    limits = {"max_context_length": MAX_MODEL_LEN, "loaded_context_length": 4096}
-    return {"/api/v0/models": {"object": "list", "data": [model | limits]}}
+    """`/api/v1/models` as 0.4 shows it: how each model was loaded."""
+    loaded = {
+        "context_length": MAX_MODEL_LEN,
+        "parallel": config.max_concurrency or 4,
+        "flash_attention": True,
+        "speculative_draft_mtp": bool(config.k) and config.method == "mtp",
+        "speculative_draft_model": "fake-draft" if config.method == "draft_model" else "",
+        "speculative_draft_max_tokens": config.k or 2,
+    }
+    model = {"type": "llm", "key": config.model, "architecture": "fake", "format": "gguf"}
+    quantization = {"name": "Q4_K_M", "bits_per_weight": 4}
+    instances = [{"id": config.model, "config": loaded}]
+    other = {"type": "embedding", "key": "fake-embedding", "loaded_instances": []}
+    models = [{**model, "quantization": quantization, "loaded_instances": instances}, other]
+    return {"/api/v1/models": {"models": models}}
 
 
 _PAGES: dict[str, Callable[[FakeEngine, str, Counts], dict[str, Any]]] = {

@@ -44,7 +44,7 @@ def whole_answer(chunker: Chunker) -> dict[str, Any]:
     if metrics:
         body["metrics"] = metrics
     if dialect.name == "lmstudio":
-        body["stats"] = lmstudio_stats(chunker.progress, answer)
+        body["stats"] = lmstudio_stats(chunker.progress, chunker.faults)
     if ask.spec_details:
         details = spec_tokens_details(answer, ask.num_draft_tokens)
         body["sglext"] = {"spec_tokens_details": details} if details else None
