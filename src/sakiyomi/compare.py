@@ -1,18 +1,26 @@
 """Several runs side by side: the first is the baseline. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from sakiyomi import stats
 from sakiyomi.analyse import reduce_records
+from sakiyomi.detail import RequestList, RequestRow, SegmentRate, SegmentReport
 from sakiyomi.engines import find_engine
 from sakiyomi.errors import NotComparable
+from sakiyomi.explain import Explanation, SpeculationExplanation, StepExplanation
 from sakiyomi.measured import Measured
 from sakiyomi.pairing import pair
-from sakiyomi.record import RequestRecord, RunFacts
+from sakiyomi.record import Caution, RequestRecord, RunFacts
+from sakiyomi.request_list import join_requests
 from sakiyomi.results import Comparison, Report
+from sakiyomi.segments import NUM_LARGEST, sentence
+from sakiyomi.what_if import WhatIf
+
+OfArm = TypeVar("OfArm", StepExplanation, SpeculationExplanation, WhatIf, SegmentRate, RequestRow)
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,9 +76,12 @@ def compare_runs(sides: Sequence[Side], *, force: bool = False) -> Report:
     Raises NotComparable that names the fields, unless forced.
     """
     first = sides[0]
+    forced = []
     for other in sides[1:]:
         problems = differences(first.facts, other.facts)
-        if problems and not force:
+        if problems and force:
+            forced.append(_forced(first.facts, other.facts, problems))
+        elif problems:
             raise NotComparable(
                 f"{first.facts.run_id} and {other.facts.run_id} differ in " + "; ".join(problems),
                 "measure both on the same machine and version, or: --force",
@@ -94,8 +105,82 @@ def compare_runs(sides: Sequence[Side], *, force: bool = False) -> Report:
         ],
         cells=cells,
         comparisons=comparisons,
-        cautions=[caution for side in sides for caution in side.report.cautions],
+        cautions=[*forced, *(caution for side in sides for caution in side.report.cautions)],
+        num_repeats=max(side.report.num_repeats for side in sides),
+        runs=[
+            {
+                "run": side.facts.run_id,
+                "created": side.report.created,
+                "environment": side.report.environment,
+            }
+            for side in sides
+        ],
     )
+
+
+def _forced(one: RunFacts, other: RunFacts, problems: Sequence[str]) -> Caution:
+    return Caution(
+        "compared_by_force",
+        f"{one.run_id} and {other.run_id} differ in {'; '.join(problems)}; compared all the same "
+        "(--force): the ratio is of all of it together",
+        {"runs": [one.run_id, other.run_id], "differences": list(problems)},
+    )
+
+
+def join_explanations(
+    explained: Mapping[str, tuple[Explanation, Sequence[WhatIf]]],
+) -> tuple[Explanation, tuple[WhatIf, ...]]:
+    """The explanations of several runs, by run, as one."""
+    found = {run: explanation for run, (explanation, _) in explained.items()}
+    devices = {one.device.name if one.device else "": one.device for one in found.values()}
+    return Explanation(
+        device=next(iter(devices.values())) if len(devices) == 1 else None,
+        steps=tuple(s for run, one in found.items() for s in _named(run, one.steps)),
+        speculation=tuple(s for run, one in found.items() for s in _named(run, one.speculation)),
+        models=tuple(
+            msgspec.structs.replace(m, first=f"{run}/{m.first}", second=f"{run}/{m.second}")
+            for run, one in found.items()
+            for m in one.models
+        ),
+        unknown={
+            f"{run}/{arm}": why for run, one in found.items() for arm, why in one.unknown.items()
+        },
+    ), tuple(w for run, (_, levers) in explained.items() for w in _named(run, levers))
+
+
+def join_segments(found: Mapping[str, SegmentReport | None]) -> SegmentReport | None:
+    """The segments of several runs, by run, as one; None where no run has any."""
+    rates: list[SegmentRate] = []
+    largest: list[int] = []
+    for run, one in found.items():
+        if one is not None:
+            largest += [len(rates) + index for index in one.largest]
+            rates += _named(run, one.rates)
+    if not rates:
+        return None
+    sizes = {i: abs(d.point) for i in largest if (d := rates[i].difference) is not None}
+    largest = sorted(sizes, key=lambda index: -sizes[index])[:NUM_LARGEST]
+    return SegmentReport(
+        rates=rates,
+        largest=largest,
+        num_compared=sum(one.num_compared for one in found.values() if one),
+        summary=[sentence(rates[index]) for index in largest],
+    )
+
+
+def join_request_lists(found: Mapping[str, RequestList | None]) -> RequestList | None:
+    """The requests of several runs, by run, as one page holds them."""
+    lists = [
+        msgspec.structs.replace(one, rows=_named(run, one.rows))
+        for run, one in found.items()
+        if one is not None
+    ]
+    return join_requests(lists) if lists else None
+
+
+def _named(run: str, items: Iterable[OfArm]) -> list[OfArm]:
+    """Things of an arm, with the arm named `run/arm`."""
+    return [msgspec.structs.replace(item, arm=f"{run}/{item.arm}") for item in items]
 
 
 def _against(first: Side, other: Side) -> list[Comparison]:

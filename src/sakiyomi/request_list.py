@@ -65,6 +65,21 @@ def list_requests(
     )
 
 
+def join_requests(lists: Sequence[RequestList]) -> RequestList:
+    """Several lists as one page holds them."""
+    filled, num_answers = _fit_answers(_fit_rows([row for one in lists for row in one.rows]))
+    prompts: dict[str, dict[str, list[str]]] = {}
+    for one in lists:
+        for scenario, conversations in one.prompts.items():
+            prompts.setdefault(scenario, {}).update(conversations)
+    return RequestList(
+        rows=filled,
+        num_requests=sum(one.num_requests for one in lists),
+        num_answers=num_answers,
+        prompts=prompts,
+    )
+
+
 def _row(
     record: RequestRecord, measured: Measured, arm: ArmFacts, *, with_answer: bool
 ) -> RequestRow:

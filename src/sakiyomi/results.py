@@ -119,3 +119,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The requests behind the numbers; for pages only."""
     plan_toml: str | None = None
     segments: SegmentReport | None = None
+    why: dict[str, Any] | None = None
+    """What entropy says of acceptance, from the `run --why` pass beside the run."""
+    runs: list[dict[str, Any]] = []
+    """Of a comparison: {"run", "created", "environment"} of each run; empty for a single one."""

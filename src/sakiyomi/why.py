@@ -11,6 +11,7 @@ from itertools import combinations
 import msgspec
 
 from sakiyomi import intervals, stats
+from sakiyomi.acceptance_bins import AcceptanceBin, acceptance_bins
 from sakiyomi.detail import Piece
 from sakiyomi.draft_map import map_answer
 from sakiyomi.engines import find_engine
@@ -51,6 +52,8 @@ class ScenarioWhy(msgspec.Struct, frozen=True, kw_only=True):
     within_surprisal: Estimate | None
     between: Estimate | None
     ends: GapShare | None
+    by_entropy: tuple[AcceptanceBin, ...] = ()
+    by_surprisal: tuple[AcceptanceBin, ...] = ()
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +258,8 @@ def _scenario(key: Key, units: Sequence[Unit], num_reached: int, seed: int) -> S
             [(_sum(u, "entropy") / len(u), sum(t.accepted for t in u) / len(u)) for u in units]
         ),
         ends=find_gap(key[1], (INSIDE, inside), (ENDS, ends), scenario=key[0]),
+        by_entropy=acceptance_bins(units, "entropy", seed),
+        by_surprisal=acceptance_bins(units, "surprisal", seed),
     )
 
 

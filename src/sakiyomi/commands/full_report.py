@@ -1,12 +1,14 @@
 """A run folder -> the report with everything that a page shows. Slower than the table alone."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from sakiyomi import store
 from sakiyomi.commands.decide_command import decide_run, with_decision
-from sakiyomi.commands.explain_command import explain_run, with_explanation
+from sakiyomi.commands.explain_command import explain_run, read_fits, with_explanation
+from sakiyomi.commands.why_command import open_why, read_why
 from sakiyomi.compare import join_explanations, join_request_lists, join_segments
 from sakiyomi.detail import RequestList
 from sakiyomi.errors import SakiyomiError
@@ -21,12 +23,14 @@ from sakiyomi.store import RunReader
 
 def fill_report(report: Report, reader: RunReader, *, with_requests: bool = False) -> Report:
     """The report with explanation, decision and segments; for pages with its requests too."""
-    report = with_explanation(report, *explain_run(reader.facts, report, {}, known_device(report)))
+    explained = explain_run(reader.facts, report, {}, known_device(report), read_fits(reader))
+    report = with_explanation(report, *explained)
     report = with_decision(report, decide_run(reader, report, dict(reader.facts.plan.slo)))
     return msgspec.structs.replace(
         report,
         segments=find_segments(reader.facts, reader.records()),
         requests=page_requests(reader) if with_requests else None,
+        why=found_why(reader),
         plan_toml=reader.plan_text(),
     )
 
@@ -49,6 +53,17 @@ def fill_comparison(
         ),
         requests=join_request_lists(requests),
     )
+
+
+def found_why(reader: RunReader) -> dict[str, Any] | None:
+    """What the pass with logprobs beside a run says; or the run itself, where it is that pass."""
+    beside = open_why(reader.folder)
+    asked = any(arm.request.get("logprobs") for arm in reader.facts.plan.arms)
+    source = beside or (reader if asked else None)
+    if source is None:
+        return None
+    content: dict[str, Any] = msgspec.to_builtins(read_why(source))
+    return content
 
 
 def page_requests(reader: RunReader) -> RequestList | None:

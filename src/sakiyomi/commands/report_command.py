@@ -3,6 +3,7 @@
 import argparse
 import locale
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from sakiyomi.compare import compare_runs, read_side
 from sakiyomi.report import find_renderer
 from sakiyomi.report import json as report_json
 from sakiyomi.report import text as report_text
+from sakiyomi.report.passed_on import without_folders
 from sakiyomi.results import Report
 from sakiyomi.store import RunReader
 
@@ -26,9 +28,13 @@ def report_command(arguments: argparse.Namespace) -> int:
     if arguments.output or arguments.json:
         from sakiyomi.commands.full_report import fill_report
 
-        is_page = Path(arguments.output or "").suffix.lower() == ".html"
-        report = fill_report(report, reader, with_requests=is_page)
-    return show(report, arguments)
+        report = fill_report(report, reader, with_requests=is_page(arguments))
+    return show(report, arguments, [reader])
+
+
+def is_page(arguments: argparse.Namespace) -> bool:
+    """Whether a page is asked for."""
+    return Path(arguments.output or "").suffix.lower() == ".html"
 
 
 def show_map(reader: RunReader, conversation_id: str) -> int:
@@ -41,18 +47,24 @@ def show_map(reader: RunReader, conversation_id: str) -> int:
 
 def compare_command(arguments: argparse.Namespace) -> int:
     """Render several runs side by side."""
-    sides = []
-    for run in arguments.runs:
-        reader = store.open_run(run)
-        sides.append(read_side(reader.facts, read_report(reader), list(reader.records())))
-    return show(compare_runs(sides, force=arguments.force), arguments)
+    readers = [store.open_run(run) for run in arguments.runs]
+    runs = {reader.facts.run_id: (reader, read_report(reader)) for reader in readers}
+    sides = [read_side(one.facts, own, list(one.records())) for one, own in runs.values()]
+    report = compare_runs(sides, force=arguments.force)
+    if arguments.output or arguments.json:
+        from sakiyomi.commands.full_report import fill_comparison
+
+        report = fill_comparison(report, runs, with_requests=is_page(arguments))
+    return show(report, arguments, readers)
 
 
-def show(report: Report, arguments: argparse.Namespace) -> int:
-    """Write the report where and how the arguments ask."""
+def show(report: Report, arguments: argparse.Namespace, readers: Sequence[RunReader]) -> int:
+    """Write the report where and how the arguments ask; what leaves has no local folders in it."""
+    if arguments.output or arguments.json:
+        report = without_folders(report, [str(reader.folder) for reader in readers])
     if arguments.output:
         path = Path(arguments.output)
-        if path.suffix.lower() == ".html":
+        if is_page(arguments):
             from sakiyomi.report import html
 
             text = html.render(report, lang=arguments.lang or own_language())

@@ -14,6 +14,7 @@ from sakiyomi.explain import (
     SpeculationExplanation,
     StepExplanation,
 )
+from sakiyomi.explained_calibration import ExplainedCalibration
 from sakiyomi.models.roofline import Device
 from sakiyomi.report.format import number
 from sakiyomi.report.language import EN, Language
@@ -57,6 +58,7 @@ def summary(explanation: Explanation, levers: Sequence[WhatIf]) -> list[str]:
 def sentences(explanation: Explanation, say: Language = EN) -> list[str]:
     """What was measured and what bytes say of it."""
     texts = [_reads(step, say) for step in _one_per_arm(explanation.steps)]
+    texts += [_calibration(one, say) for one in explanation.calibrations]
     texts += [_speculation(one, say) for one in explanation.speculation]
     texts += [_models(one, say) for one in explanation.models]
     texts += above_ceiling(explanation, say)
@@ -170,6 +172,14 @@ def _speculation(one: SpeculationExplanation, say: Language) -> str:
         if one.explained_at_device_s is not None:
             text += say("at_device", ms=number(one.explained_at_device_s * 1000))
         text += say("stop")
+    if one.calibrated_step_cost is not None:
+        agreement = say(f"calibrated_{'agrees' if one.agrees_with_calibration else 'parts'}")
+        text += say(
+            "calibrated",
+            cost=say.estimate(one.calibrated_step_cost),
+            run=one.calibration,
+            agreement=agreement,
+        )
     if one.break_even_rate is not None:
         text += say("sentence_gap") + say.break_even_clause(one.break_even_rate)
         is_rate = 0 <= one.break_even_rate.point <= 1
@@ -179,6 +189,29 @@ def _speculation(one: SpeculationExplanation, say: Language) -> str:
             text += say("rate_and_side", rate=rate, side=say(f"side_{side}"))
         text += say("stop")
     return text
+
+
+def _calibration(one: ExplainedCalibration, say: Language) -> str:
+    """The fit, and beside it what bytes alone say."""
+    at = {step.num_speculative_tokens: step for step in one.at}
+    text = say(
+        "calibration_fit",
+        run=one.run,
+        engine=one.engine,
+        method=one.method,
+        fixed=say.estimate(one.fixed),
+        per_draft=say.estimate(one.per_draft),
+        at=say.join(f"C({k}) = {say.estimate(step.measured)}" for k, step in at.items()),
+    )
+    if one.predicted_fixed is None or one.predicted_per_draft is None:
+        return text
+    return text + say(
+        "calibration_bytes",
+        fixed=number(one.predicted_fixed),
+        per_draft=number(one.predicted_per_draft),
+        at=say.join(f"C({k}) = {number(step.predicted or 0)}" for k, step in at.items()),
+        rest=number(one.per_draft.point - one.predicted_per_draft),
+    )
 
 
 def _models(one: ModelComparison, say: Language) -> str:

@@ -15,27 +15,29 @@ from sakiyomi.report import html_table
 from sakiyomi.report.html_text import Words, escape
 from sakiyomi.results import Report
 
-SCRIPTS = ("draw.js", "charts.js", "answers.js", "page.js")
-CHARTS = ("speed", "positions", "curve", "bytes", "time", "segments")
+SCRIPTS = ("draw.js", "charts.js", "why.js", "answers.js", "page.js")
+CHARTS = ("speed", "positions", "curve", "bytes", "time", "segments", "why")
 
 
 def render(report: Report, *, lang: str = "en") -> str:
     """The page in English (`en`) or Japanese (`ja`)."""
     words = Words(lang)
     script = "\n".join(_asset(name) for name in SCRIPTS)
+    below = {
+        "segments": sections.segment_summary(report, words),
+        "why": sections.why_sentences(report, words),
+    }
     parts = [
         sections.header(report, words),
         sections.verdicts(report, words),
         sections.filters(report, words),
         html_table.results(report, words),
-        *(_figure(name, words) for name in CHARTS),
-        sections.segment_summary(report, words),
+        *(_figure(name, words, below.get(name, "")) for name in CHARTS),
         sections.explanation(report, words),
         sections.conversations(report, words),
         sections.run_cautions(report, words),
         sections.environment(report, words),
     ]
-    # the summary of segments stands under its chart
     return (
         f'<!doctype html>\n<html lang="{lang}">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -61,12 +63,13 @@ def _data(report: Report, words: Words) -> dict[str, object]:
     return {"report": report, "words": words.texts, "names": words.names, "lang": words.lang}
 
 
-def _figure(name: str, words: Words) -> str:
+def _figure(name: str, words: Words, below: str) -> str:
+    """A chart's place; `below`: what stands under it without a script too."""
     return (
         f'<section class="chart" id="section-{name}"><h2>{words(f"chart_{name}")}</h2>\n'
         f'<p class="note">{words(f"note_{name}")}</p>\n<div class="controls" id="controls-{name}">'
         f'</div>\n<div class="drawing" id="chart-{name}"></div>\n'
-        f'<noscript><p class="note">{words("no_script")}</p></noscript></section>'
+        f'<noscript><p class="note">{words("no_script")}</p></noscript>{below}</section>'
     )
 
 

@@ -1,17 +1,22 @@
 """The sections of the page around the table: verdicts, filters, explanation, environment."""
 
+from typing import Any
+
 import msgspec
 
 from sakiyomi.decide import Decision
 from sakiyomi.explain import Explanation
-from sakiyomi.report import decision_text, explanation_text
+from sakiyomi.report import decision_text, explanation_text, why_text
 from sakiyomi.report import format as fmt
 from sakiyomi.report.html_table import caution_item
 from sakiyomi.report.html_text import Words, escape
 from sakiyomi.results import Comparison, Report
 from sakiyomi.what_if import WhatIf
+from sakiyomi.why import Why
 
 LEVERS_OF_A_PATH = 8
+PUBLISHED = "published"
+"""In place of a tool's version: no tool of ours measured it."""
 
 
 def header(report: Report, words: Words) -> str:
@@ -25,7 +30,7 @@ def header(report: Report, words: Words) -> str:
     num_requests = sum(cell.num_requests for cell in report.cells)
     if num_requests:
         facts.append(words.texts["requests"].format(n=num_requests))
-    facts.append(report.created[:16].replace("T", " "))
+    facts.append(_minute(report.created))
     note = "" if report.provenance == "measured" else f'<p class="note">{words("published")}</p>'
     line = " · ".join(escape(fact) for fact in facts if fact)
     return f'<header><h1>{escape(report.name)}</h1><p class="facts">{line}</p>{note}</header>'
@@ -163,9 +168,17 @@ def segment_summary(report: Report, words: Words) -> str:
     if found is None or not found.largest:
         return ""
     return (
-        f'<section id="section-largest"><h3>{words("largest", n=found.num_compared)}</h3>'
-        f'<ul id="largest">{"".join(f"<li>{escape(t)}</li>" for t in found.summary)}</ul></section>'
+        f"<h3>{words('largest', n=found.num_compared)}</h3>"
+        f'<ul id="largest">{"".join(f"<li>{escape(t)}</li>" for t in found.summary)}</ul>'
     )
+
+
+def why_sentences(report: Report, words: Words) -> str:
+    """What the pass with logprobs says."""
+    if report.why is None:
+        return ""
+    texts = why_text.summary(msgspec.convert(report.why, Why), words.say)
+    return "".join(f"<p>{escape(text)}</p>" for text in texts)
 
 
 def explanation(report: Report, words: Words) -> str:
@@ -252,11 +265,13 @@ def run_cautions(report: Report, words: Words) -> str:
 
 def environment(report: Report, words: Words) -> str:
     """The machine, the engines' commands, the plan and how to run it again."""
-    facts = "".join(
-        f"<dt>{words.name(key)}</dt><dd>{escape(value)}</dd>"
-        for key, value in report.environment.items()
-        if value not in (None, "")
-    )
+    facts = _facts(report.environment, words)
+    if report.runs:
+        facts = "".join(
+            f"<h3>{escape(run['run'])}</h3>"
+            + _facts({"created": _minute(run["created"]), **run["environment"]}, words)
+            for run in report.runs
+        )
     commands = ""
     for arm in report.arms:
         if arm.get("argv"):
@@ -268,15 +283,37 @@ def environment(report: Report, words: Words) -> str:
             f"<p>{words('reproduce_note')}</p>{_code('sakiyomi run plan.toml', words)}"
             f"<details><summary>plan.toml</summary>{_code(report.plan_toml, words)}</details>"
         )
-    command = f"sakiyomi report {_quote(report.run)} -o report.html --lang {words.lang}"
-    version = report.environment.get("tool_version") or ""
+    runs = [run["run"] for run in report.runs] or [report.run]
+    verb = "compare" if report.runs else "report"
+    names = " ".join(map(_quote, runs))
+    command = f"sakiyomi {verb} {names} -o report.html --lang {words.lang}"
+    version = _version(report)
     return (
-        f'<section id="section-environment"><h2>{words("environment")}</h2><dl>{facts}</dl>'
+        f'<section id="section-environment"><h2>{words("environment")}</h2>{facts}'
         f"{commands}<h2>{words('reproduce')}</h2>{again}"
         f"<p>{words('reproduce_folder')}</p>{_code(command, words)}"
         f"</section><footer>{words('made_by', version=version)} · "
-        f"{words('run_label')} {escape(report.run)}</footer>"
+        f"{words('run_label')} {escape(', '.join(runs))}</footer>"
     )
+
+
+def _facts(environment: dict[str, Any], words: Words) -> str:
+    """Names and values that are known."""
+    rows = "".join(
+        f"<dt>{words.name(key)}</dt><dd>{escape(value)}</dd>"
+        for key, value in environment.items()
+        if value not in (None, "") and (key, value) != ("tool_version", PUBLISHED)
+    )
+    return f"<dl>{rows}</dl>"
+
+
+def _version(report: Report) -> str:
+    version = str(report.environment.get("tool_version") or "")
+    return "" if version == PUBLISHED else version
+
+
+def _minute(created: str) -> str:
+    return created[:16].replace("T", " ")
 
 
 def _code(text: str, words: Words) -> str:

@@ -32,19 +32,16 @@ def results(report: Report, words: Words) -> str:
     )
 
 
-def caution_item(caution: Caution, words: Words, where: str = "") -> str:
-    """One caution: what it means, then its message with the numbers."""
-    meaning = words.meaning(caution.kind)
-    message = escape(caution.message)
-    text = f'{meaning} <span class="original" lang="en">{message}</span>' if meaning else message
-    place = f"<b>{escape(where)}</b>: " if where else ""
-    return f'<li data-kind="{escape(caution.kind)}">{place}{text}</li>'
+def caution_item(caution: Caution, words: Words) -> str:
+    """One caution with its numbers; in English where this language has no words for its kind."""
+    text = words.caution(caution) or f'<span lang="en">{escape(caution.message)}</span>'
+    return f'<li data-kind="{escape(caution.kind)}">{text}</li>'
 
 
 def _rows(report: Report, cell: Cell, heads: list[str], words: Words) -> str:
     compared = fmt.speedup(report, cell)
     found = cell.acceptance
-    is_baseline = cell.arm == report.baseline
+    is_baseline = cell.arm in {report.baseline, *(c.baseline for c in report.comparisons)}
     verdict = compared.verdict if compared else None
     values = {
         "scenario": escape(cell.scenario),

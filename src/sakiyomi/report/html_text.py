@@ -3,10 +3,12 @@
 import html
 from typing import TYPE_CHECKING
 
+from sakiyomi.record import Caution
 from sakiyomi.report import format as fmt
 from sakiyomi.report.language import LANGUAGES
-from sakiyomi.report.words import NAMES_EN, NAMES_JA, TEXTS
-from sakiyomi.report.words_cautions import MEANINGS_JA
+from sakiyomi.report.words import TEXTS
+from sakiyomi.report.words_cautions import caution_text
+from sakiyomi.report.words_names import NAMES_EN, NAMES_JA
 from sakiyomi.stats import Estimate
 
 if TYPE_CHECKING:
@@ -31,9 +33,9 @@ class Words:
         """The word for a part, a segment or a field; unknown ones as they are."""
         return escape(self.names.get(name, name.replace("_", " ")))
 
-    def meaning(self, kind: str) -> str | None:
-        """What a caution means, where its own message is in another language."""
-        return escape(MEANINGS_JA[kind]) if self.lang == "ja" and kind in MEANINGS_JA else None
+    def caution(self, caution: Caution) -> str | None:
+        """A caution in this language; None where there are no words for its kind."""
+        return escape(text) if (text := caution_text(caution, self.lang)) else None
 
     def interval(self, value: Estimate | None, scale: float = 1.0) -> str:
         """`72.0 <small>71.0–73.0</small>`."""

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 from sakiyomi.report import format as fmt
-from sakiyomi.report.words import NAMES_EN, NAMES_JA
 from sakiyomi.report.words_decision import DECISION
 from sakiyomi.report.words_explanation import EXPLANATION, LEVERS_JA
+from sakiyomi.report.words_names import NAMES_EN, NAMES_JA
+from sakiyomi.report.words_why import WHY
 from sakiyomi.stats import Estimate
 
 
@@ -15,7 +16,12 @@ class Language:
     def __init__(self, lang: str) -> None:
         self.lang = lang
         levers = LEVERS_JA if lang == "ja" else {}
-        self.texts: Mapping[str, str] = {**DECISION[lang], **EXPLANATION[lang], **levers}
+        self.texts: Mapping[str, str] = {
+            **DECISION[lang],
+            **EXPLANATION[lang],
+            **WHY[lang],
+            **levers,
+        }
         self._names = NAMES_JA if lang == "ja" else NAMES_EN
 
     def __call__(self, key: str, **values: object) -> str:

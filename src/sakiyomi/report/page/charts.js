@@ -198,14 +198,15 @@ function fitted(text, width) {
   while (kept.length > 3 && textWidth(kept) > width) kept = kept.slice(0, -2);
   return kept === text ? text : `${kept}…`;
 }
-function frame(panel, title, height, xs, ys, { xValues, yFormat = tickText, xTitle = "" } = {}) {
+function frame(panel, title, height, xs, ys, { xValues, xFormat = tickText, yFormat = tickText,
+  xTitle = "" } = {}) {
   const box = canvas(panel, height, title);
   const yTicks = ticks(ys[0], ys[1], 4);
   const left = Math.max(...yTicks.map((v) => textWidth(yFormat(v)))) + 12;
   const bottom = height - (xTitle ? 40 : 24);
   const x = scale(xs, [left, box.width - 10]), y = scale(ys, [bottom, 8]);
   yAxis(box.node, y, yTicks, left, box.width - 4, yFormat);
-  xAxis(box.node, x, xValues ? xValues(xs[1]) : ticks(xs[0], xs[1], box.width / 80), bottom, tickText,
+  xAxis(box.node, x, xValues ? xValues(xs[1]) : ticks(xs[0], xs[1], box.width / 80), bottom, xFormat,
     xTitle, box.width - 6);
   return { node: box.node, x, y, box };
 }

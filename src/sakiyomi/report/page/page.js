@@ -72,8 +72,6 @@ for (const button of document.querySelectorAll("button.copy"))
     }
     button.textContent = W.copied;
   });
-const largest = document.getElementById("section-largest");
-if (largest) document.getElementById("section-segments").append(largest);
 writeLargest();
 update();
 let lastWidth = innerWidth;
