@@ -9,6 +9,7 @@ import math
 import random
 import re
 from collections.abc import Iterator, Mapping
+from itertools import takewhile, zip_longest
 
 import msgspec
 
@@ -44,6 +45,10 @@ SENTENCES = {
     ),
 }
 
+NEAR_TIE = (0.4, 0.39, 0.1)
+"""Half a percent of a logit's usual size apart: ln(0.40 / 0.39) = 0.025."""
+
+RIVALS = (" the", " a", "は", "が", "だよ", "かな", "\n", " is", "。", "を", "(", " of", "で", ".")
 _PIECE = {
     "ja": re.compile(r"[぀-ゟ]{1,3}|[゠-ヿ]{1,3}|[一-鿿]{1,2}|.", re.DOTALL),
     "en": re.compile(r" ?\w+| ?[^\w\s]|\s", re.DOTALL),
@@ -52,11 +57,16 @@ _PIECE = {
 
 
 class Token(msgspec.Struct, frozen=True):
-    """One generated token. `text` may be empty; `reasoning` tokens come before the answer."""
+    """One generated token. `text` may be empty; `reasoning` tokens come before the answer.
+
+    `shares`: probabilities of the token and of its rivals. `drafted`: its step had a draft.
+    """
 
     token_id: int
     text: str
     reasoning: bool = False
+    shares: tuple[float, ...] = (1.0,)
+    drafted: bool = False
 
 
 class ScriptedStep(msgspec.Struct, frozen=True):
@@ -114,10 +124,17 @@ def script_answer(
     tokens = _loop(tokens, faults.get("loop_text"))
     tokens, stopped = _stop(tokens, wish.stop)
     tokens = _hold(tokens, faults.get("empty_tokens"))
+    tokens = _with_shares(config, language, tokens, random.Random(f"{config.seed}/{digest}/shares"))
+    if (at := faults.get("near_tie")) is not None and int(at) < len(tokens):
+        tokens[int(at)] = msgspec.structs.replace(tokens[int(at)], shares=NEAR_TIE)
+    if (at := faults.get("diverges")) is not None:
+        other_rng = random.Random(f"{config.seed}/{digest}/other")
+        tokens = _diverge(config, language, tokens, int(at), other_rng)
     step_rng = random.Random(f"{config.seed}/{digest}/{wish.repeat}/steps")
-    steps = _steps(config, wish, language, len(tokens), step_rng)
+    steps = _steps(config, wish, language, tokens, step_rng)
     timed = _timed(config, steps, faults, uncached_share, step_rng)
-    return Answer(tuple(tokens), timed, "stop" if stopped else finish_reason, stopped)
+    told = _with_drafted(tokens, timed)
+    return Answer(told, timed, "stop" if stopped else finish_reason, stopped)
 
 
 def answer_length(
@@ -215,8 +232,51 @@ def _hold(tokens: list[Token], every: FaultValue | None) -> list[Token]:
     return shifted
 
 
+def _with_shares(
+    config: FakeEngine, language: str, tokens: list[Token], rng: random.Random
+) -> list[Token]:
+    """Where the model is certain and where not: the same for every arm of a seed."""
+    share = config.uncertain_share_by_language.get(language, config.uncertain_share)  # type: ignore[call-overload]
+    return [
+        msgspec.structs.replace(
+            token, shares=config.uncertain if rng.random() < share else config.certain
+        )
+        for token in tokens
+    ]
+
+
+def rival_texts(token: Token, num_rivals: int) -> list[str]:
+    """Texts that a token's rivals have; none is the token's own."""
+    return [text for text in RIVALS if text != token.text][:num_rivals]
+
+
+def _diverge(
+    config: FakeEngine, language: str, tokens: list[Token], at: int, rng: random.Random
+) -> list[Token]:
+    """From token `at` on another text: its likeliest rival, then other sentences."""
+    if at >= len(tokens):
+        return tokens
+    (rival,) = rival_texts(tokens[at], 1)
+    other = list(make_tokens(language, rng, len(tokens) - at - 1))
+    return [
+        *tokens[:at],
+        msgspec.structs.replace(tokens[at], token_id=token_id(rival), text=rival),
+        *_with_shares(config, language, other, rng),
+    ]
+
+
+def _with_drafted(tokens: list[Token], steps: tuple[ScriptedStep, ...]) -> tuple[Token, ...]:
+    """Tokens that know whether their step had a draft."""
+    drafted = [bool(step.num_draft_tokens) for step in steps for _ in range(step.num_tokens)]
+    return tuple(
+        msgspec.structs.replace(token, drafted=True) if has_draft else token
+        for token, has_draft in zip_longest(tokens, drafted[: len(tokens)], fillvalue=False)
+        if isinstance(token, Token)
+    )
+
+
 def _steps(
-    config: FakeEngine, wish: Wish, language: str, num_tokens: int, rng: random.Random
+    config: FakeEngine, wish: Wish, language: str, tokens: list[Token], rng: random.Random
 ) -> Iterator[tuple[int, int, int]]:
     """(drafted, accepted, delivered) of each decode step after the prefill.
 
@@ -231,10 +291,11 @@ def _steps(
         prompt_rng = random.Random(f"{config.seed}/{wish.prompt}/spread")
         power = math.exp(prompt_rng.gauss(0, config.acceptance_spread))
         rates = tuple(rate**power for rate in rates)
-    remaining = num_tokens - 1
+    remaining = len(tokens) - 1
     index = 0
     while remaining > 0:
-        accepted = _draw(config, rates, index, rng) if num_drafted else -1
+        ahead = tokens[-remaining:][:num_drafted]
+        accepted = _draw(config, rates, index, ahead, rng) if num_drafted else -1
         drafted = 0 if accepted < 0 else num_drafted
         accepted = max(0, accepted)
         if config.dialect == "llama.cpp":
@@ -246,8 +307,14 @@ def _steps(
         index += 1
 
 
-def _draw(config: FakeEngine, rates: tuple[float, ...], index: int, rng: random.Random) -> int:
-    """Accepted tokens of decode step `index`; -1: it has no draft.
+def _draw(
+    config: FakeEngine,
+    rates: tuple[float, ...],
+    index: int,
+    ahead: list[Token],
+    rng: random.Random,
+) -> int:
+    """Accepted tokens of decode step `index`; -1: it has no draft. `ahead`: what it drafts for.
 
     One uniform number u per step: position i is accepted when u < P_i. As P never increases,
     this has exactly the unconditional rates P_i.
@@ -256,7 +323,13 @@ def _draw(config: FakeEngine, rates: tuple[float, ...], index: int, rng: random.
     uniform = rng.random()
     if config.script:
         return min(config.script[index % len(config.script)], len(rates))
-    return sum(uniform < rate for rate in rates) if covered else -1
+    if not covered:
+        return -1
+    if config.acceptance_by_certainty is None:
+        return sum(uniform < rate for rate in rates)
+    certain, uncertain = config.acceptance_by_certainty
+    chances = [uncertain if token.shares == config.uncertain else certain for token in ahead]
+    return sum(1 for _ in takewhile(lambda chance: rng.random() < chance, chances))
 
 
 def _timed(

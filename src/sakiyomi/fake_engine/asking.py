@@ -9,6 +9,7 @@ from sakiyomi.fake_engine.answer import Wish
 from sakiyomi.fake_engine.chunks import Ask
 from sakiyomi.fake_engine.config import FakeEngine, FaultValue
 from sakiyomi.fake_engine.dialects import OPENAI_KEYS, Dialect
+from sakiyomi.fake_engine.logprobs import read_logprobs
 
 STREAM_OPTION_KEYS = {"include_usage", "continuous_usage_stats"}
 
@@ -77,6 +78,10 @@ def check_body(
             raise Refusal(400, str(detail))
         message = f"Unrecognized request argument supplied: {unknown[0]}"
         raise Refusal(400, message, param=unknown[0], kind="invalid_request_error")
+    if body.get("top_logprobs") and not body.get("logprobs"):
+        raise Refusal(
+            400, "when using `top_logprobs`, `logprobs` must be set to true.", param="top_logprobs"
+        )
     for fault, key in _REFUSED_KEYS.items():
         if fault in faults and key in body:
             raise Refusal(
@@ -96,6 +101,7 @@ def check_body(
 _REFUSED_KEYS = {
     "stream_options_400": "stream_options",
     "ignore_eos_400": "ignore_eos",
+    "logprobs_400": "logprobs",
     "max_completion_tokens_only": "max_tokens",
     "max_tokens_only": "max_completion_tokens",
 }
@@ -159,6 +165,7 @@ def read_ask(
         "spec_details": dialect.name == "sglang" and bool(body.get("return_spec_tokens_details")),
         "per_request": config.per_request if dialect.name == "vllm" else "none",
         "num_draft_tokens": config.k or 0,
+        "logprobs": read_logprobs(body, dialect.name, chat=chat),
     }
 
 

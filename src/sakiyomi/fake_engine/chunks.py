@@ -19,6 +19,7 @@ from sakiyomi.fake_engine.evidence import (
     speculative_decoding,
     timings,
 )
+from sakiyomi.fake_engine.logprobs import LogprobsForm, logprobs_of
 
 FrameKind = Literal[
     "role", "answer", "reasoning", "tool", "other", "finish", "usage", "extra", "error", "done"
@@ -63,6 +64,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None = None
     num_draft_tokens: int = 0
     """The configured k."""
+    logprobs: LogprobsForm | None = None
 
 
 class Chunker:
@@ -78,6 +80,7 @@ class Chunker:
         self._pending_steps = 0
         self._role_told = False
         self._held_text = ""
+        self._num_characters = 0
         self.ending = next(
             ((name, int(faults[fault])) for fault, name in _ENDINGS.items() if fault in faults),
             None,
@@ -196,11 +199,23 @@ class Chunker:
         choice = self._choice(delta, finish)
         if self.ask.token_ids and self.dialect.ids_key:
             choice[self.dialect.ids_key] = [token.token_id for token in tokens]
+        self._put_logprobs(choice, tokens)
         chunk = self._chunk([choice])
         if self.ask.timings_per_token:
             chunk["timings"] = timings(self.progress, self.faults)
         self._put_usage(chunk, self._told, with_finish=finish is not None)
         yield Frame(payload=chunk, kind=kind, num_tokens=len(tokens), text=text)
+
+    def _put_logprobs(self, choice: dict[str, Any], tokens: Sequence[Token]) -> None:
+        """Logprobs where they were asked for; llama.cpp's chat leaves the key out without any."""
+        form = self.ask.logprobs
+        if form is None:
+            return
+        at = self._num_characters
+        found = logprobs_of(tokens, form, self.faults, whole=False, offset=at)
+        self._num_characters += sum(len(token.text) for token in tokens)
+        if found or self.dialect.name != "llama.cpp" or not self.ask.chat:
+            choice["logprobs"] = found
 
     def _hold(
         self, delta: dict[str, Any], text: str, *, last: bool

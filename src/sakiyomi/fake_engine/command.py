@@ -26,6 +26,10 @@ _HELP = {
     "acceptance_spread": "spread of the rates between prompts (sigma of their exponent's log)",
     "script": "accepted tokens per step in turn, comma separated; -1: no draft",
     "draft_coverage": "share of decode steps that have a draft",
+    "certain": "probabilities of a token and its rivals where the model is certain: 0.94,0.03",
+    "uncertain": "the same where it is not; logprobs tell them",
+    "uncertain_share": "share of tokens where it is not",
+    "acceptance_by_certainty": "acceptance of a draft of a certain and an uncertain token: 0.9,0.2",
     "ttft_s": "seconds to the first token",
     "step_s": "seconds of a plain decode step",
     "step_cost": "time of a drafted step / time of a plain step",
@@ -55,6 +59,7 @@ _HELP = {
     "reject_unknown": "400 to body keys that are not OpenAI's",
 }
 _FLAGS = ("eos_token", "prefix_cache", "reject_unknown")
+_LISTS = ("acceptance_rates", "script", "certain", "uncertain", "acceptance_by_certainty")
 _RENAMED = {"acceptance_rates": "--acceptance", "log_path": "--log"}
 _CHOICES: dict[str, Any] = {
     "dialect": get_args(DialectName),
@@ -79,6 +84,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LANGUAGE=RATES",
         help="other rates for prompts in ja, en or code, repeatable: ja=0.5,0.3,0.2",
     )
+    parser.add_argument(
+        "--uncertain-for",
+        action="append",
+        default=[],
+        metavar="LANGUAGE=SHARE",
+        help="another share of uncertain tokens for ja, en or code, repeatable: ja=0.6",
+    )
     parser.add_argument("--no-metrics", action="store_true", help="serve no metrics page")
     parser.add_argument("--no-server-info", action="store_true", help="serve no /server_info")
     parser.add_argument(
@@ -98,13 +110,15 @@ def config_of(args: argparse.Namespace) -> FakeEngine:
         value = getattr(args, name)
         if value is None:
             continue
-        if name in {"acceptance_rates", "script"}:
+        if name in _LISTS:
             value = tuple(part.strip() for part in value.split(","))
         fields[name] = value
     by_language = [text.partition("=") for text in args.acceptance_for]
     fields["acceptance_rates_by_language"] = {
         language: tuple(rates.split(",")) for language, _, rates in by_language
     }
+    shares = [text.partition("=") for text in args.uncertain_for]
+    fields["uncertain_share_by_language"] = {language: share for language, _, share in shares}
     if args.no_metrics:
         fields["metrics"] = False
     if args.no_server_info:

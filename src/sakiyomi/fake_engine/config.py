@@ -26,6 +26,7 @@ DialectName = Literal[
 Language = Literal["ja", "en", "code"]
 Duration = Annotated[float, msgspec.Meta(ge=0)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Chance = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 FaultValue = int | float | str | bool
 
 DEFAULT_POSITION_RATE = 0.7
@@ -47,6 +48,11 @@ class FakeEngine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     - `num_tokens`: natural length of an answer; None answers until the cap of the request.
       `num_tokens_spread`: it varies between prompts by this share up and down. `eos_token`: its
       last token is an end token without text.
+    - `certain`, `uncertain`: probabilities of a token and its rivals, the token's own first, where
+      the model is certain and where it is not (logprobs tell them). `uncertain_share`: share of
+      uncertain tokens, `uncertain_share_by_language` replaces it for a language.
+      `acceptance_by_certainty`: chance that a draft of a certain and of an uncertain token is
+      accepted when all before it were; replaces the rates.
     - `prefix_cache`: known prompt prefixes (blocks of 16 tokens) are not computed again.
     """
 
@@ -61,6 +67,11 @@ class FakeEngine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     acceptance_spread: Duration = 0.0
     script: tuple[Annotated[int, msgspec.Meta(ge=-1)], ...] = ()
     draft_coverage: Rate = 1.0
+    certain: tuple[Chance, ...] = (0.94, 0.03, 0.01)
+    uncertain: tuple[Chance, ...] = (0.4, 0.25, 0.15, 0.05)
+    uncertain_share: Rate = 0.3
+    uncertain_share_by_language: dict[Language, Rate] = {}
+    acceptance_by_certainty: tuple[Rate, Rate] | None = None
     ttft_s: Duration = 0.02
     step_s: Duration = 0.005
     step_cost: Duration = 1.0
@@ -101,6 +112,12 @@ class FakeEngine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 f"fake engine: script {list(self.script)} accepts more than k={self.k} tokens",
                 "an entry is -1 (no draft) to k",
             )
+        for shares in (self.certain, self.uncertain):
+            if not shares or sum(shares) > 1:
+                raise PlanError(
+                    f"fake engine: probabilities {list(shares)}",
+                    "give a token's own and its rivals', together at most 1",
+                )
         if self.per_request != "none" and not self.k:
             raise PlanError(
                 f"fake engine: per_request={self.per_request!r} without speculation",

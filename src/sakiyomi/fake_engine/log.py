@@ -37,7 +37,8 @@ class LoggedRequest(msgspec.Struct, kw_only=True):
     """One completion request from its last byte in to its last byte out.
 
     `steps[0]` is the prefill. `completion_tokens` is the count of the whole answer as planned;
-    a request that ends early has delivered fewer.
+    a request that ends early has delivered fewer. `shares`: probabilities of each token and its
+    rivals, where logprobs were asked for.
     """
 
     request_id: str
@@ -57,6 +58,7 @@ class LoggedRequest(msgspec.Struct, kw_only=True):
     end: End = ""
     faults: dict[str, Any] = {}
     steps: list[LoggedStep] = []
+    shares: list[tuple[float, ...]] = []
     events: list[LoggedEvent] = []
 
     @property

@@ -81,6 +81,8 @@ class Completion:
         self.logged.prompt_tokens, self.logged.cached_tokens = prompt_tokens, cached
         self.logged.completion_tokens = len(self.answer.tokens)
         self.logged.finish_reason = self.answer.finish_reason
+        if self.ask.logprobs is not None:
+            self.logged.shares = [token.shares for token in self.answer.tokens]
 
     async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer; returns whether the connection may be kept. Waits for a slot first."""

@@ -9,6 +9,7 @@ from sakiyomi.fake_engine.evidence import (
     spec_tokens_details,
     timings,
 )
+from sakiyomi.fake_engine.logprobs import logprobs_of
 
 
 def whole_answer(chunker: Chunker) -> dict[str, Any]:
@@ -26,6 +27,8 @@ def whole_answer(chunker: Chunker) -> dict[str, Any]:
         choice["text"] = reasoning + text
     if ask.token_ids and dialect.ids_key:
         choice[dialect.ids_key] = [token.token_id for token in answer.tokens]
+    if ask.logprobs is not None:
+        choice["logprobs"] = logprobs_of(answer.tokens, ask.logprobs, chunker.faults, whole=True)
     if dialect.name == "tensorrt-llm":
         choice["avg_decoded_tokens_per_iter"] = accept_lengths(chunker.progress)
     body: dict[str, Any] = {
