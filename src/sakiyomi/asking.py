@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import msgspec
@@ -12,7 +12,7 @@ from sakiyomi.discover import Endpoint, read_metrics
 from sakiyomi.environment import read_gpu
 from sakiyomi.errors import EngineError, MetricsError, SakiyomiError
 from sakiyomi.plan import ClosedLoad
-from sakiyomi.record import Caution, RequestError, RequestKey, RequestRecord, Snapshot
+from sakiyomi.record import Caution, ErrorKind, RequestError, RequestKey, RequestRecord, Snapshot
 from sakiyomi.scenario import Conversation, Sampling
 from sakiyomi.store import RunWriter
 from sakiyomi.terminal import Progress
@@ -20,6 +20,8 @@ from sakiyomi.workload import Pass, arrivals, make_nonce, opening
 
 IDLE_TIMEOUT_S = 30.0
 IDLE_POLL_S = 0.1
+ENGINE_LOST: tuple[ErrorKind, ...] = ("connect", "reset", "truncated", "error_in_stream")
+"""How a request fails when its engine dies: the process may end a little later."""
 QUIET_S = 0.3
 """Without gauges: silence before a snapshot, long enough for an engine to book its last step."""
 
@@ -38,8 +40,8 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     salt: str
     start: int
-    check_alive: Callable[[], None]
-    """Raises EngineError when a launched engine has ended by itself."""
+    await_death: Callable[[], Awaitable[None]]
+    """Gives a launched engine that lost a request time to end; raises EngineError when it does."""
     writer: RunWriter
     progress: Progress
     stopping: asyncio.Event
@@ -56,11 +58,14 @@ async def run_pass(asking: Asking, todo: list[Conversation], seed: int) -> None:
             asking.say(_too_few_for_load(asking, load.max_concurrency, len(todo)))
     await asking.client.preopen(asking.endpoint.chat_url, num_workers)
     await _snapshot(asking, "before")
+    starts = arrivals(load, len(todo), seed + asking.this.repeat)
     try:
-        starts = arrivals(load, len(todo), seed + asking.this.repeat)
         await _send(asking, list(zip(starts, todo, strict=True)), num_workers)
-    finally:
+    except SakiyomiError:
         await _snapshot(asking, "after")
+        raise
+    # A pass that was cancelled has none: the server counted tokens that no record has.
+    await _snapshot(asking, "after")
 
 
 async def _send(
@@ -148,8 +153,8 @@ async def _ask(asking: Asking, messages: list[dict[str, str]], key: RequestKey) 
         asking.writer.append(RequestRecord(key=key, sent_at_s=now_s, closed_at_s=now_s, error=gone))
         raise
     asking.writer.append(record)
-    if record.error:
-        asking.check_alive()
+    if record.error and record.error.kind in ENGINE_LOST:
+        await asking.await_death()
     return record
 
 

@@ -214,6 +214,10 @@ async def open_connection(
         ) from error
     except ssl.SSLError as error:
         raise _tls_failure(address, error) from error
+    except (ConnectionResetError, ConnectionAbortedError) as error:
+        if address.scheme == "https":  # what a plain HTTP server does with a TLS greeting
+            raise _no_tls(address, "the server closed the connection") from error
+        raise _connect_failure(address, error) from error
     except OSError as error:
         raise _connect_failure(address, error) from error
     return connection
@@ -228,9 +232,13 @@ def _tls_failure(address: Address, error: ssl.SSLError) -> ConnectFailure:
             "give the file of its authority with --ca-file, use the name that the certificate "
             "was made for, or turn the check off with --insecure",
         )
+    return _no_tls(address, error.reason or str(error))
+
+
+def _no_tls(address: Address, reason: str) -> ConnectFailure:
     return ConnectFailure(
         "tls",
-        f"no TLS with {address.authority}: {error.reason or error}",
+        f"no TLS with {address.authority}: {reason}",
         f"does it speak plain HTTP? Then write http://{address.authority}",
     )
 

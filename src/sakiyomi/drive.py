@@ -139,7 +139,7 @@ class _Drive:
 
     def with_folder(self, error: SakiyomiError) -> SakiyomiError:
         """The error, and where what was measured before it is kept."""
-        if self.window == self.job.first_window:
+        if self.window == self.job.first_window or "--resume" in error.hint:
             return error
         folder = self.job.writer.folder
         kept = f"what was measured is kept; go on with: sakiyomi run --resume {folder}"
@@ -279,9 +279,10 @@ class _Drive:
                     "use the same version and device for both, or measure all the same: --force",
                 )
 
-    def _check_alive(self, arm: str) -> None:
+    async def _await_death(self, arm: str) -> None:
+        """Give a launched engine that lost a request time to end. Raises EngineError then."""
         if arm in self.launched:
-            check_alive(self.launched[arm])
+            await _await_death(self.launched[arm])
 
     def _launched(self, arm: Arm, client: Client) -> Any:
         engine = find_engine(arm.engine)
@@ -359,7 +360,7 @@ class _Drive:
                 run_id=self.job.facts.run_id,
                 salt=this.arm if self.salt_arms else "",
                 start=self.num_starts.get(this.arm, 0),
-                check_alive=lambda: self._check_alive(this.arm),
+                await_death=lambda: self._await_death(this.arm),
                 writer=self.job.writer,
                 progress=self.job.progress,
                 stopping=self.stopping,
@@ -368,10 +369,10 @@ class _Drive:
             try:
                 await run_pass(asking, todo, self.job.plan.seed)
             except EngineError:
-                if this.arm in self.launched:
-                    await _await_death(self.launched[this.arm])
+                await self._await_death(this.arm)
                 raise
-            self._check_alive(this.arm)
+            if this.arm in self.launched:
+                check_alive(self.launched[this.arm])
 
 
 def _evidence(endpoint: Endpoint) -> str:

@@ -9,7 +9,8 @@ SakiyomiError
 ├── MetricsError     a metrics page that cannot be read
 ├── CheckpointError  a model file that lies or is unknown
 ├── NotComparable    runs or arms that differ in a field that matters
-└── StoreError       a run folder that cannot be read or written
+└── StoreError       a run folder that cannot be read
+    └── WriteError   a run folder or a report that cannot be written
 """
 
 
@@ -69,6 +70,12 @@ class NotComparable(SakiyomiError):  # noqa: N818 - reads as the verdict it is
 
 
 class StoreError(SakiyomiError):
-    """A run folder that cannot be read or written."""
+    """A run folder that cannot be read."""
 
     exit_status = 2
+
+
+class WriteError(StoreError):
+    """A run folder, a report or an output that cannot be written: no room, no permission."""
+
+    exit_status = 1

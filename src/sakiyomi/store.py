@@ -12,7 +12,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 import tomli_w
 
-from sakiyomi.errors import PlanError, SakiyomiError, ScenarioError, StoreError
+from sakiyomi.errors import PlanError, SakiyomiError, ScenarioError, StoreError, WriteError
 from sakiyomi.names import engine_file, slug
 from sakiyomi.plan import Plan, ScenarioRef, Slo, parse_plan, parse_value
 from sakiyomi.record import RUN_FORMAT, RequestRecord, RunFacts, Snapshot
@@ -140,7 +140,7 @@ class RunWriter:
                     "give another --out, or go on with it: sakiyomi run --resume",
                 )
         except OSError as problem:
-            raise StoreError(
+            raise WriteError(
                 f"{problem.filename}: {problem.strerror}",
                 "give a folder that can be written: --out DIR",
             ) from problem
@@ -156,7 +156,7 @@ class RunWriter:
         self._replace("plan.toml", tomli_w.dumps(_without_none(plan)).encode())
 
     def append(self, fact: RequestRecord | Snapshot) -> None:
-        """Append one fact and flush it. Raises StoreError when the disk is full."""
+        """Append one fact and flush it. Raises WriteError when the disk is full."""
         name = "requests.jsonl" if isinstance(fact, RequestRecord) else "snapshots.jsonl"
         try:
             if name not in self._files:
@@ -165,7 +165,7 @@ class RunWriter:
             self._files[name].write(self._encoder.encode(fact) + b"\n")
             self._files[name].flush()
         except OSError as problem:
-            raise StoreError(
+            raise WriteError(
                 f"{self.folder / name}: {problem.strerror}; everything before it is kept",
                 f"free some room, then: sakiyomi run --resume {self.folder}",
             ) from problem
@@ -193,7 +193,7 @@ class RunWriter:
             new.write_bytes(data)
             new.replace(self.folder / name)
         except OSError as problem:
-            raise StoreError(
+            raise WriteError(
                 f"{self.folder / name}: {problem.strerror}", "free some room and resume the run"
             ) from problem
 
@@ -266,12 +266,12 @@ def now_text() -> str:
 
 
 def write_text(path: Path, text: str, *, encoding: str = "utf-8") -> None:
-    """Write a report. Raises StoreError that names the path."""
+    """Write a report. Raises WriteError that names the path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding=encoding, newline="\n")
     except OSError as problem:
-        raise StoreError(f"{path}: {problem.strerror}", "choose another file") from problem
+        raise WriteError(f"{path}: {problem.strerror}", "choose another file") from problem
 
 
 def _read_facts(folder: Path) -> RunFacts:

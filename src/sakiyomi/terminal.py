@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from sakiyomi.errors import StoreError
+from sakiyomi.errors import WriteError
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -38,7 +38,7 @@ def printable(text: str, encoding: str | None) -> str:
 def write(text: str) -> None:
     """Write a line to standard output and flush. A reader that has gone ends the command quietly.
 
-    Raises StoreError when the output's disk is full.
+    Raises WriteError when the output's disk is full.
     """
     try:
         _write(text, sys.stdout)
@@ -46,7 +46,7 @@ def write(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered goes too
         if isinstance(problem, BrokenPipeError):
             raise SystemExit(0) from None
-        raise StoreError(f"standard output: {problem.strerror}", "what is saved stays") from None
+        raise WriteError(f"standard output: {problem.strerror}", "what is saved stays") from None
 
 
 def warn(text: str) -> None:

@@ -2,12 +2,15 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 QUICK = ("--scenario", "en_chat", "--requests", "2", "--max-tokens", "12", "--repeats", "1")
+BIGGER = ("--requests", "8", "--max-tokens", "40", "--repeats", "1")
 FAST = ("--step", "0.003", "--ttft", "0.01")
 SAKIYOMI = (sys.executable, "-m", "sakiyomi.cli")
 
@@ -43,7 +46,7 @@ def test_a_reader_that_goes_away_is_no_error(arguments):
 def test_closed_and_full_outputs():
     assert shell('"$@" >&-', "report", "founding-case").stderr == ""
     full = shell('"$@" >/dev/full', "report", "founding-case")
-    assert full.returncode == 2
+    assert full.returncode == 1
     assert full.stderr.startswith("error: standard output: No space left on device\n")
 
 
@@ -127,3 +130,39 @@ def test_a_resumed_run_takes_no_other_shape(sakiyomi, fake_engine):
         done = sakiyomi("run", "--resume", "r", flag, "7")
         assert done.returncode == 2
         assert "only --repeats can be raised" in done.stderr
+
+
+def test_a_full_disk_keeps_what_was_measured_and_ends_with_1(fake_engine, home):
+    url = fake_engine(*FAST)
+    done = shell('ulimit -f 10; "$@"', "run", "--url", url, "--name", "r", *QUICK[:2], *BIGGER)
+    assert done.returncode == 1
+    assert ".jsonl: File too large; everything before it is kept" in done.stderr
+    assert done.stderr.count("--resume") == 1
+    assert (home / "runs" / "r" / "requests.jsonl").exists()
+    assert shell('"$@"', "run", "--resume", "r").returncode == 0
+
+
+def test_stopping_twice_is_no_failure_and_counts_no_token_of_others(fake_engine, home):
+    url = fake_engine("--k", "3", "--step", "0.05")
+    process = subprocess.Popen(
+        [*SAKIYOMI, "run", "--url", url, "--name", "r", "--concurrency", "4", *QUICK[:2], *BIGGER],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    path = home / "runs" / "r" / "requests.jsonl"
+    while not path.exists() or path.read_bytes().count(b"\n") < 2:
+        time.sleep(0.02)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    _, stderr = process.communicate()
+    assert process.returncode == 0
+    assert "every request failed" not in stderr
+    assert "sakiyomi run --resume" in stderr
+    assert '"cancelled"' in path.read_text()
+    done = shell('"$@"', "run", "--resume", "r", "--json")
+    (cell,) = json.loads(done.stdout)["cells"]
+    assert (cell["num_requests"], cell["num_failed"]) == (8, 0)
+    kinds = {caution["kind"] for caution in cell["cautions"]}
+    assert not kinds & {"other_traffic", "sources_disagree", "metrics_incomplete"}

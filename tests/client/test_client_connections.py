@@ -263,9 +263,11 @@ def test_f66_pages_need_the_same_trust(authority):
     asyncio.run(main())
 
 
-def test_f66_https_to_a_plain_server():
-    async def refuse(_, writer):
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+def test_f66_https_to_a_plain_server(answer):
+    async def refuse(reader, writer):
+        await reader.read(1)
+        writer.write(answer)
         writer.close()
 
     async def main():

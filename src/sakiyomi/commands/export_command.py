@@ -8,7 +8,7 @@ from typing import Any
 
 from sakiyomi import store, terminal
 from sakiyomi.engines import find_engine
-from sakiyomi.errors import SakiyomiError, StoreError
+from sakiyomi.errors import SakiyomiError, StoreError, WriteError
 from sakiyomi.measured import measure_request
 from sakiyomi.record import ArmFacts, RequestRecord, RunFacts
 
@@ -104,5 +104,5 @@ def write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
                 writer.write_table(pa.Table.from_pylist(part, schema=schema))
                 num_rows += len(part)
     except OSError as problem:
-        raise StoreError(f"{path}: {problem.strerror or problem}", "choose another file") from None
+        raise WriteError(f"{path}: {problem.strerror or problem}", "choose another file") from None
     return num_rows

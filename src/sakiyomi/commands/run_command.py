@@ -111,7 +111,7 @@ def finish(folder: Path, facts: RunFacts, arguments: argparse.Namespace) -> int:
     failures = Counter(
         f"{record.error.kind}: {record.error.message}"
         for record in reader.records()
-        if record.error and not record.key.warmup
+        if record.error and record.error.kind != "cancelled" and not record.key.warmup
     )
     if failures and not any(cell.num_requests > cell.num_failed for cell in report.cells):
         reason, count = failures.most_common(1)[0]
