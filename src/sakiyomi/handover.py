@@ -6,7 +6,7 @@ contains, so that no quoting rule of YAML's own is needed.
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from sakiyomi.engines.engine import with_speculation
 from sakiyomi.path_lengths import BatchLengths
 from sakiyomi.plan import Arm
 from sakiyomi.record import ArmFacts, RunFacts
+from sakiyomi.urls import api_url
 
 FIRST_PORT = 8000
 ALERT_FOR = "15m"
@@ -73,18 +74,15 @@ def router_config(decision: Decision, facts: RunFacts) -> str:
     models = []
     for path, name in chosen_arms(decision).items():
         url = planned[name].url
-        base = served[name].url if url else f"http://127.0.0.1:{at[name]}"
         key = planned[name].api_key_env
-        models.append(
-            {
-                "model_name": path,
-                "litellm_params": {
-                    "model": f"openai/{served[name].model or name}",
-                    "api_base": f"{base}/v1",
-                    "api_key": f"os.environ/{key}" if key else "none",
-                },
-            }
-        )
+        params: dict[str, Any] = {
+            "model": f"openai/{served[name].model or name}",
+            "api_base": api_url(url or f"http://127.0.0.1:{at[name]}", "/v1"),
+            "api_key": f"os.environ/{key}" if key else "none",
+        }
+        if planned[name].request:
+            params["extra_body"] = planned[name].request
+        models.append({"model_name": path, "litellm_params": params})
     head = f"# A model alias per path, from {facts.run_id}. litellm --config litellm.yaml\n"
     return head + to_yaml({"model_list": models})
 
@@ -112,6 +110,9 @@ def alert_rules(decision: Decision, facts: RunFacts) -> str | None:
     if not rules:
         return None
     head = f"# Thresholds are the break-even rates measured in {facts.run_id}.\n"
+    if len({rule["expr"].rsplit(" < ")[0] for rule in rules}) < len(rules):
+        head += "# Arms of one model count together: add labels that tell their servers apart.
+"
     return head + to_yaml({"groups": [{"name": "sakiyomi", "rules": rules}]})
 
 
@@ -119,7 +120,8 @@ def acceptance_expression(arm: ArmFacts, k: int | None) -> str | None:
     """PromQL of accepted over proposed draft tokens, by the names on the engine's own page."""
 
     def grown(name: str) -> str:
-        labels = f'{{model_name="{arm.model}"}}' if arm.engine in _LABELLED and arm.model else ""
+        named = arm.engine in _LABELLED and arm.model
+        labels = f"{{model_name={_scalar(arm.model)}}}" if named else ""
         return f"sum(rate({name}{labels}[{ALERT_WINDOW}]))"
 
     if arm.engine in _COUNTERS:
@@ -205,18 +207,26 @@ def _commands(decision: Decision, arm: Arm, port: int, command: Command) -> list
     if argv is None:
         return ["# sakiyomi does not know how this engine is started"]
     lines = [_line(arm, argv)]
-    batch = next((b for b in decision.batch_lengths if b.arm == arm.name), None)
-    if batch is not None and arm.engine == "vllm" and len(batch.ranges) > 1:
-        other = command(speculative_config(arm, batch), port) or ()
-        lines += ["# predicted: another draft length by batch size", "# " + _line(arm, other)]
-    elif arm.speculation is not None:
-        for path, k in _advised(decision, arm.name).items():
-            other = command(with_speculation(arm, k, {}), port) or ()
-            lines += [
-                f"# predicted for {path}, not measured: k = {k}; confirm: sakiyomi run --tune",
-                "# " + _line(arm, other),
-            ]
+    for why, other in _predicted(decision, arm):
+        lines += [f"# predicted for {why}", "# " + _line(other, command(other, port) or ())]
     return lines
+
+
+def _predicted(decision: Decision, arm: Arm) -> Iterator[tuple[str, Arm]]:
+    """The arm with the draft lengths that its paths are predicted to like better, and why."""
+    by_batch = {
+        batch.scenario: batch
+        for batch in decision.batch_lengths
+        if batch.arm == arm.name and arm.engine == "vllm" and len(batch.ranges) > 1
+    }
+    advised = _advised(decision, arm.name) if arm.speculation is not None else {}
+    for path, name in chosen_arms(decision).items():
+        if name == arm.name and path in by_batch:
+            yield f"{path}: draft length by batch size", speculative_config(arm, by_batch[path])
+        elif name == arm.name and path in advised:
+            k = advised[path]
+            why = f"{path}, not measured: k = {k}; confirm: sakiyomi run --tune"
+            yield why, with_speculation(arm, k, {})
 
 
 def _line(arm: Arm, argv: Sequence[str]) -> str:

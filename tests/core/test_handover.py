@@ -5,6 +5,7 @@ import shlex
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from decide_makers import PLAIN_RATE, arm_facts, drafted, group, make_facts, make_report, request
@@ -15,6 +16,7 @@ from sakiyomi.decide import Known, decide
 from sakiyomi.engines import ENGINES
 from sakiyomi.handover import acceptance_expression, files, to_yaml
 from sakiyomi.next_experiment import Source
+from sakiyomi.path_lengths import BatchLengths
 from sakiyomi.plan import ClosedLoad
 
 ONE = (ClosedLoad(),)
@@ -117,20 +119,59 @@ def test_engines_without_counters_have_no_rule():
     assert acceptance_expression(arm_facts("x", k=3, engine="ollama"), 3) is None
 
 
+def with_arms(facts, **fields):
+    """The facts of a run whose plan's arms have these values."""
+    arms = tuple(msgspec.structs.replace(arm, **fields) for arm in facts.plan.arms)
+    return msgspec.structs.replace(facts, plan=msgspec.structs.replace(facts.plan, arms=arms))
+
+
 def test_an_attached_arm_is_named_by_its_url():
-    decision, facts = decided({"code_agent": 1.6})
-    arms = tuple(type(arm)(name=arm.name, url="http://far:9") for arm in facts.plan.arms)
-    plan = type(facts.plan)(name="p", arms=arms, scenarios=facts.plan.scenarios)
-    facts = type(facts)(
-        format=1,
-        run_id="r",
-        created="",
-        plan=plan,
-        environment=facts.environment,
-        arms=facts.arms,
-        scenarios=facts.scenarios,
+    decision, facts = decided({"ja_chat": 0.9, "code_agent": 1.6})
+    facts = with_arms(facts, url="http://far:9/v1/")
+    written = files(decision, facts, command)
+    assert "# already served at http://far:9" in written["launch.sh"]
+    models = yaml.safe_load(written["litellm.yaml"])["model_list"]
+    assert [m["litellm_params"]["api_base"] for m in models] == ["http://far:9/v1"] * 2
+
+
+def test_the_router_sends_the_key_and_the_body_keys_of_an_arm():
+    decision, facts = decided({"ja_chat": 0.9, "code_agent": 1.6})
+    facts = with_arms(facts, api_key_env="KEY", request={"num_draft_tokens": 3})
+    for model in yaml.safe_load(files(decision, facts, command)["litellm.yaml"])["model_list"]:
+        assert model["litellm_params"]["api_key"] == "os.environ/KEY"
+        assert model["litellm_params"]["extra_body"] == {"num_draft_tokens": 3}
+
+
+def test_a_quote_in_a_model_name_does_not_end_the_selector():
+    expression = acceptance_expression(arm_facts("a", k=3, model='a"b\\c'), 3)
+    assert expression.count(r'{model_name="a\"b\\c"}') == 2
+
+
+def test_rules_that_count_the_same_servers_say_so():
+    arms = (arm_facts("plain"), arm_facts("mtp", k=2), arm_facts("other", k=3))
+    decision, facts = decided({"code_agent": 1.6}, arms=arms)
+    assert "count together" not in files(decision, facts, command)["alerts.yaml"]
+    (choice,) = decision.choices
+    candidates = tuple(
+        msgspec.structs.replace(c, arm="other") if c.arm == "mtp" else c for c in choice.candidates
     )
-    assert "# already served at http://far:9" in files(decision, facts, command)["launch.sh"]
+    second = msgspec.structs.replace(choice, scenario="ja_chat", arm="other", candidates=candidates)
+    both = msgspec.structs.replace(decision, choices=(choice, second))
+    assert "add labels that tell their servers apart" in files(both, facts, command)["alerts.yaml"]
+
+
+def test_k_by_batch_size_is_that_of_a_path_that_the_arm_serves():
+    decision, facts = decided({"ja_chat": 0.9, "code_agent": 1.6})
+    tables = {"ja_chat": ((1, 2, 1), (3, 8, 0)), "code_agent": ((1, 4, 2), (5, 8, 1))}
+    batches = tuple(
+        BatchLengths(scenario=path, arm="mtp", ranges=ranges, stops_paying_at=None, pays_at={})
+        for path, ranges in tables.items()
+    )
+    decision = msgspec.structs.replace(decision, batch_lengths=batches)
+    text = files(decision, facts, command)["launch.sh"]
+    assert text.count("num_speculative_tokens_per_batch_size") == 1
+    assert "[[1,4,2],[5,8,1]]" in text
+    assert "# predicted for code_agent: draft length by batch size" in text
 
 
 def test_k_by_batch_size_in_vllms_own_form():
