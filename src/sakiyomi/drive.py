@@ -15,7 +15,7 @@ from sakiyomi.differences import find_differences
 from sakiyomi.discover import Endpoint, discover
 from sakiyomi.engines import find_engine
 from sakiyomi.errors import EngineError, NotComparable, SakiyomiError
-from sakiyomi.launch import Launched, check_alive, free_port, launch, read_log
+from sakiyomi.launch import Launched, check_alive, explain, free_port, launch, read_log
 from sakiyomi.plan import Arm, Plan
 from sakiyomi.record import ArmFacts, Caution, RequestKey, RequestRecord, RunFacts
 from sakiyomi.redaction import redact
@@ -25,8 +25,8 @@ from sakiyomi.store import RunWriter
 from sakiyomi.terminal import Progress
 from sakiyomi.workload import Pass, make_nonce, opening, passes, shared_urls
 
-DEATH_GRACE_S = 2.0
-"""How long an engine that failed a request may take to end: its log then says why."""
+DEATH_GRACE_S = 5.0
+"""How long an engine that lost a request may take to end: vLLM's shutdown takes seconds."""
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,9 +259,7 @@ class _Drive:
             )
         except EngineError as error:
             await _await_death(launched)
-            raise EngineError(
-                f"arm {arm.name}: {error.message}", f"{error.hint}\nlog: {launched.log_path}"
-            ) from error
+            raise explain(launched, error.message) from error
 
     def _check_comparable(self, facts: ArmFacts) -> None:
         """Refuse another version or device than the baseline's, or than the arm's own before."""

@@ -38,6 +38,7 @@ __all__ = [
     "Stray",
     "check_alive",
     "end_strays",
+    "explain",
     "fill_command",
     "find_strays",
     "free_port",
@@ -163,6 +164,12 @@ def check_alive(launched: Launched) -> None:
         raise _failure(owned, f"the engine {exit_words(status)} while it was in use", status)
 
 
+def explain(launched: Launched, what: str) -> EngineError:
+    """An engine that is still up failed: what its log says of it."""
+    owned = _owned[launched.pid]
+    return _failure(owned, what, None)
+
+
 def read_log(launched: Launched) -> str:
     """What a launched engine has written so far; empty once it has ended."""
     owned = _owned.get(launched.pid)
@@ -259,10 +266,10 @@ async def _wait_healthy(
         if healthy:
             return
         if elapsed_s > limit_s:
-            raise _failure(
-                owned,
-                f"the engine was not ready after {limit_s:g} s (start_timeout_s) and was ended",
-                None,
+            what = f"the engine was not ready after {limit_s:g} s (start_timeout_s) and was ended"
+            error = _failure(owned, what, None)
+            raise EngineError(
+                error.message, f"{error.hint}; if it only needs longer, raise start_timeout_s"
             )
         if elapsed_s - told_at_s >= 1:
             told_at_s = elapsed_s

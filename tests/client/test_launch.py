@@ -194,6 +194,7 @@ def test_an_engine_that_hangs_is_ended_after_its_limit(tmp_path):
     source = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
     error = fails(tmp_path, source, start_timeout_s=0.5)
     assert "not ready after 0.5 s (start_timeout_s)" in error.message
+    assert "raise start_timeout_s" in error.hint
     pid = int((tmp_path / "engine.log").read_text().split()[1])
     assert f"pid {pid}" in error.message
     assert not lives(pid)

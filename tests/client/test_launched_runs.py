@@ -123,6 +123,25 @@ def test_an_engine_that_dies_of_the_first_request(tmp_path):
     assert (tmp_path / "run" / "run.json").exists()
 
 
+def test_an_engine_that_fails_and_stays_up_shows_what_its_log_says(tmp_path):
+    """vLLM's reason stands in its log alone; its process outlives the answer by seconds."""
+    golden = Path(__file__).parents[1] / "engines" / "golden" / "vllm-0.32"
+    script = (
+        "import os, pathlib, sys; print(pathlib.Path(sys.argv[2]).read_text(), flush=True); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'sakiyomi.fake_engine', '--port', "
+        "sys.argv[1], '--fault', 'error_before_token'])"
+    )
+    log = str(golden / "log-synthetic-on-cpu.txt")
+    failing = Arm(name="mtp", engine="vllm", command=(sys.executable, "-c", script, "{port}", log))
+    with pytest.raises(EngineError) as failure:
+        run(plan_of(failing), tmp_path / "run")
+    assert "forced acceptance does not exist on CPU" in failure.value.message
+    assert "Synthetic acceptance not supported with CPU sampling" in failure.value.message
+    assert "engine-mtp-1.log" in failure.value.message
+    assert "llama.cpp" in failure.value.hint
+    assert alive(tmp_path) == []
+
+
 def test_an_engine_that_dies_in_the_middle_keeps_what_was_measured(tmp_path):
     # the probe, the warm-up and three measured requests are answered
     mortal = arm("plain", "--fault", "die_after_requests=5")
@@ -141,6 +160,20 @@ def test_an_engine_that_dies_in_the_middle_keeps_what_was_measured(tmp_path):
     # what never reached the engine is asked again by --resume
     finished = finished_conversations(records, {"mine": scenario(num_conversations=2)})
     assert len(finished) == sum(r.error is None or r.error.kind != "connect" for r in records)
+
+
+def test_an_engine_that_dies_of_the_last_request_is_not_done(tmp_path):
+    """Its process ends a moment after its connections: the run must not end as if all were well."""
+    # the probe, the warm-up and three of four measured requests are answered
+    mortal = arm("plain", "--fault", "die_after_requests=5")
+    with pytest.raises(EngineError) as failure:
+        run(plan_of(mortal, repeats=2), tmp_path / "run")
+    assert "the engine ended" in failure.value.message
+    assert "engine-plain-1.log" in failure.value.message
+    assert "--resume" in failure.value.hint
+    reader = RunReader(tmp_path / "run")
+    assert not reader.facts.finished
+    assert sum(r.error is None for r in reader.records() if not r.key.warmup) == 3
 
 
 def test_an_engine_without_its_program_names_what_brings_it(tmp_path, monkeypatch):
