@@ -30,7 +30,6 @@ DIALECTS = {
     "tensorrt-llm": ("tensorrt-llm", "counters", "exact"),
     "lmdeploy": ("lmdeploy", "counters", "derived"),
     "tgi": ("tgi", "counters", "derived"),
-    "tabbyapi": ("tabbyapi", "events", "estimated"),
 }
 BURSTS = {"mlx-lm": "mlx-lm", "ollama": "ollama", "openai": "openai"}
 PIECES = {"ovms": "openvino"}
@@ -74,7 +73,7 @@ def test_acceptance_is_the_engines_own(tmp_path, dialect):
     assert report.arms[0]["engine"] == engine
     assert (found.source, found.quality) == (source, quality)
     assert truth.num_requests == cell.num_requests == 8
-    counts_before_the_cut = dialect not in ("tgi", "tabbyapi")
+    counts_before_the_cut = dialect != "tgi"
     assert found.num_accepted_tokens == (
         truth.num_accepted_tokens if counts_before_the_cut else truth.num_delivered
     )
@@ -185,6 +184,25 @@ def test_pieces_of_unknown_size_are_no_steps(tmp_path, dialect):
     assert cell.tokens_per_step is None
     refused = next(c for c in cell.cautions if c.kind == "bursts_ambiguous")
     assert "several" in refused.detail["reason"]
+
+
+def test_tabbyapi_counts_drafts_beside_the_usage(tmp_path):
+    _, cell, truth = run_one(tmp_path, fake("tabbyapi", k=K))
+    found = cell.acceptance
+    assert (found.source, found.quality) == ("per_request", "exact")
+    assert found.num_draft_tokens == truth.num_draft_tokens
+    assert found.num_accepted_tokens == truth.num_accepted_tokens
+    assert cell.tokens_per_step.point == pytest.approx(truth.tokens_per_step)
+
+
+def test_older_tabbyapi_has_chunks_alone(tmp_path):
+    config = fake("tabbyapi", k=K, faults=("no_draft_details",))
+    report, cell, truth = run_one(tmp_path, config)
+    found = cell.acceptance
+    assert (found.source, found.quality) == ("events", "estimated")
+    assert found.num_accepted_tokens == truth.num_delivered
+    assert found.num_drafts == truth.num_drafts
+    assert kinds(report) - UNTOLD == {"acceptance_estimated"}
 
 
 def test_lm_studio_counts_and_does_not_tell_steps(tmp_path):

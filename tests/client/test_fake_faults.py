@@ -508,6 +508,18 @@ async def _():
     assert answer.ended == "complete"
 
 
+@checks("no_draft_details")
+async def _():
+    for faults, told in (((), True), (("no_draft_details",), False)):
+        answer, logged = await ask(*faults, dialect="tabbyapi")
+        usage = chunks_of(answer)[-1]["usage"]
+        assert ("completion_tokens_details" in usage) == told
+        if told:
+            counts = usage["completion_tokens_details"]
+            assert counts["accepted_prediction_tokens"] == logged.num_accepted_tokens > 0
+            assert sum(counts.values()) == logged.num_draft_tokens
+
+
 @checks("draft_counts_times")
 async def _():
     answer, logged = await ask("draft_counts_times=2", dialect="lmstudio")

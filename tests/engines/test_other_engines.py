@@ -516,6 +516,15 @@ def test_tabbyapi():
     assert tabbyapi.read_server({"/v1/models": pages["/v1/models"]}).models == ("a", "b")
 
 
+def test_tabbyapi_counts_per_request():
+    details = {"accepted_prediction_tokens": 30, "rejected_prediction_tokens": 12}
+    told = record(evidence={"usage": {"completion_tokens_details": details}})
+    counts = SpecDecodeCounters(num_draft_tokens=42, num_accepted_tokens=30)
+    assert tabbyapi.read_response(told) == counts
+    for usage in (None, {}, {"completion_tokens_details": None}):
+        assert tabbyapi.read_response(record(evidence={"usage": usage})) is None
+
+
 def test_openvino():
     spec = Speculation(method="draft_model", draft_model="org/d")
     assert ovms.command(arm(speculation=spec), 8000) == [
@@ -523,10 +532,10 @@ def test_openvino():
         "org/model", "--task", "text_generation", "--metrics_enable", "--draft_source_model",
         "org/d",
     ]  # fmt: skip
-    lookup = Speculation(method="prompt_lookup", options={"cache_size": 4})
-    assert ovms.command(arm(speculation=lookup), 1)[-4:] == [
-        "--prompt_lookup_decoding", "true", "--cache_size", "4",
-    ]  # fmt: skip
+    with_options = Speculation(method="draft_model", draft_model="org/d", options={"cache_size": 4})
+    assert ovms.command(arm(speculation=with_options), 1)[-2:] == ["--cache_size", "4"]
+    with pytest.raises(PlanError, match="no flag for prompt lookup"):
+        ovms.command(arm(speculation=Speculation(method="prompt_lookup")), 1)
     metrics = ovms.read_metrics(
         'ovms_requests_success{api="OpenAI",method="ChatCompletions"} 3\novms_current_requests 1\n'
     )

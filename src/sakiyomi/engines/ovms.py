@@ -18,6 +18,7 @@ from sakiyomi.engines.engine import (
     whole,
 )
 from sakiyomi.engines.prometheus import read_page
+from sakiyomi.errors import PlanError
 from sakiyomi.plan import Arm
 from sakiyomi.record import EngineMetrics
 
@@ -35,7 +36,11 @@ def command(arm: Arm, port: int) -> list[str]:
         if spec.draft_model is not None:
             argv += ["--draft_source_model", spec.draft_model]
         elif spec.method in ("ngram", "prompt_lookup"):
-            argv += ["--prompt_lookup_decoding", "true"]
+            raise PlanError(
+                f"arm {arm.name}: OpenVINO Model Server has no flag for prompt lookup",
+                'put "prompt_lookup": true into plugin_config of its graph.pbtxt, start it with an '
+                "own command, and keep the speculation for the report",
+            )
         argv += option_flags({f"--{key}": value for key, value in spec.options.items()})
     return [*argv, *arm.args]
 

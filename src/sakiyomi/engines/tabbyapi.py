@@ -1,4 +1,7 @@
-"""TabbyAPI with ExLlamaV3: draft counts go to its log only; attach to it."""
+"""TabbyAPI with ExLlamaV3: draft counts beside the usage (theroyallab/tabbyAPI#452); attach to it.
+
+Versions before that (August 2026) write them into their log only.
+"""
 
 from collections.abc import Mapping
 
@@ -9,10 +12,23 @@ from sakiyomi.engines.engine import (
     json_object,
     model_ids,
     no_metrics,
-    no_response,
     no_steps,
+    number,
     whole,
 )
+from sakiyomi.record import RequestRecord, SpecDecodeCounters
+
+
+def read_response(record: RequestRecord) -> SpecDecodeCounters | None:
+    """Accepted and rejected draft tokens under OpenAI's names for predicted outputs."""
+    usage = record.evidence.get("usage")
+    details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
+    details = details if isinstance(details, dict) else {}
+    accepted = number(details.get("accepted_prediction_tokens"))
+    rejected = number(details.get("rejected_prediction_tokens"))
+    if accepted is None or rejected is None:
+        return None
+    return SpecDecodeCounters(num_draft_tokens=accepted + rejected, num_accepted_tokens=accepted)
 
 
 def read_server(pages: Mapping[str, str]) -> ServerFacts:
@@ -37,7 +53,7 @@ ENGINE = Engine(
     command=None,
     request_fields=(),
     read_metrics=no_metrics,
-    read_response=no_response,
+    read_response=read_response,
     group_steps=no_steps,
     read_server=read_server,
     signs=(("/v1/models", r'"owned_by"\s*:\s*"tabbyAPI"'),),
@@ -46,8 +62,8 @@ ENGINE = Engine(
     event_is_step=True,
     qualities={**QUALITIES, "events": "estimated"},
     evidence=(
-        "speed; a chunk is about a step, so tokens per step are estimated; its log has the "
-        "accepted and proposed tokens"
+        "acceptance per request, exact (since August 2026); a chunk is about a step, so tokens per "
+        "step are estimated"
     ),
     metrics_hint="TabbyAPI has no metrics page",
 )

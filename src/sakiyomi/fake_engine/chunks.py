@@ -202,7 +202,9 @@ class Chunker:
         self._put_logprobs(choice, tokens)
         chunk = self._chunk([choice])
         if self.ask.timings_per_token:
-            chunk["timings"] = timings(self.progress, self.faults)
+            # the tokens up to this one; the step's time and drafts
+            progress = msgspec.structs.replace(self.progress, num_tokens=self._told)
+            chunk["timings"] = timings(progress, self.faults)
         self._put_usage(chunk, self._told, with_finish=finish is not None)
         yield Frame(payload=chunk, kind=kind, num_tokens=len(tokens), text=text)
 
@@ -333,6 +335,13 @@ class Chunker:
         if self.dialect.name == "tabbyapi":
             decode_s = self.progress.decode_s
             usage |= {"completion_time": decode_s, "total_time": decode_s}
+            if "no_draft_details" not in self.faults:
+                accepted = self.progress.num_accepted_tokens
+                rejected = self.progress.num_draft_tokens - accepted
+                usage["completion_tokens_details"] = {
+                    "accepted_prediction_tokens": accepted,
+                    "rejected_prediction_tokens": rejected,
+                }
         return usage
 
     def _usage(self, completion_tokens: int) -> dict[str, Any]:

@@ -192,7 +192,8 @@ DIALECTS: dict[str, Dialect] = {
 def dialect_of(config: FakeEngine, *, other: bool = False) -> Dialect:
     """Give the dialect of a server with its fingerprint.
 
-    vLLM's covers its version and configuration, LM Studio signs with the model's name. `other`: of a replica with another configuration, so with another fingerprint.
+    vLLM's covers its version and configuration, LM Studio signs with the model's name.
+    `other`: of a replica with another configuration, so with another fingerprint.
     """
     dialect = DIALECTS[config.dialect]
     fingerprint = dialect.fingerprint

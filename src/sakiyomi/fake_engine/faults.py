@@ -56,6 +56,7 @@ ANSWER_FAULTS = {
     "logprobs_every": FaultMeaning(2, "logprobs for every N-th token of a chunk only"),
     "top_logprobs_cap": FaultMeaning(2, "at most N alternatives a token, whatever was asked"),
     "timings_zero": FaultMeaning(True, "server timings say 0 ms and 0 tokens per second"),
+    "no_draft_details": FaultMeaning(True, "TabbyAPI before #452: no draft counts in usage"),
     "draft_counts_times": FaultMeaning(3, "LM Studio's draft counts are N times too large"),
     "ignore_max_tokens": FaultMeaning(True, "the cap is not honoured"),
     "stop_early": FaultMeaning(43, "stops at N tokens, ignore_eos or not"),
