@@ -111,8 +111,7 @@ def alert_rules(decision: Decision, facts: RunFacts) -> str | None:
         return None
     head = f"# Thresholds are the break-even rates measured in {facts.run_id}.\n"
     if len({rule["expr"].rsplit(" < ")[0] for rule in rules}) < len(rules):
-        head += "# Arms of one model count together: add labels that tell their servers apart.
-"
+        head += "# Arms of one model count together: add labels that tell their servers apart.\n"
     return head + to_yaml({"groups": [{"name": "sakiyomi", "rules": rules}]})
 
 
