@@ -179,9 +179,9 @@ def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
 
 def _resumed(reader: RunReader, arguments: argparse.Namespace) -> Plan:
     """The run's own plan; where it had secrets, which are not kept, the plan file gives them."""
-    own = ("url", "scenario", "concurrency", "requests", "conversations", "max_tokens")
-    own += ("name", "model", "engine", "out")
-    if any(getattr(arguments, name) for name in own):
+    asked = ("url", "scenario", "concurrency", "requests", "conversations", "max_tokens")
+    named = ("name", "model", "engine", "out")
+    if any(getattr(arguments, flag) for flag in (*asked, *named)):
         raise PlanError("--resume goes on with the run's own plan", "only --repeats can be raised")
     plan = reader.facts.plan
     file_arms = read_plan(Path(arguments.plan)).arms if arguments.plan else ()
