@@ -227,7 +227,7 @@ class RunReader:
 
 
 def open_run(run: str) -> RunReader:
-    """A run by its folder, its name, or `founding-case`."""
+    """A run by its folder, its name, its id, or `founding-case`."""
     for folder in (Path(run), home() / "runs" / run):
         with contextlib.suppress(OSError):  # a name longer than a file's can be
             if (folder / "run.json").is_file():
@@ -237,7 +237,11 @@ def open_run(run: str) -> RunReader:
             return RunReader(folder)
     if run == FOUNDING_CASE:
         return RunReader(Path(str(resources.files("sakiyomi") / "data" / FOUNDING_CASE)))
-    names = [reader.folder.name for reader in history()][:8]
+    known = history()
+    for reader in known:
+        if reader.facts.run_id == run:
+            return reader
+    names = [reader.folder.name for reader in known][:8]
     raise StoreError(
         f"{run}: no run folder, and no run of this name",
         "known here: " + ", ".join([*names, FOUNDING_CASE]) + " (sakiyomi history)",

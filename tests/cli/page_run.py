@@ -1,6 +1,11 @@
 """A small run folder with hostile names and texts, for the tests of the page."""
 
+import math
+import re
+from collections.abc import Iterable
 from pathlib import Path
+
+import msgspec
 
 from sakiyomi.plan import Arm, ClosedLoad, Plan, ScenarioRef, Speculation
 from sakiyomi.record import (
@@ -21,8 +26,30 @@ ARMS = ("plain", "mtp-k3")
 TEXTS = ("こんにちは", "、今日は", SCRIPT, "\u2028いい", "天気", "ですね。", IMAGE, "\n\n  x = 1")
 
 
+ENGLISH = re.compile(r"(?:\b[A-Za-z]{2,}\b[,;:]? ){3,}\b[A-Za-z]{2,}\b")
+"""Four English words in a row."""
+
+
+def english(text: str, names: Iterable[str]) -> list[str]:
+    """English sentences in a text, names of the run and commands left out."""
+    for name in sorted(names, key=len, reverse=True):
+        text = text.replace(name, "")
+    return [line for line in text.splitlines() if ENGLISH.search(line) and "sakiyomi " not in line]
+
+
+def write_why(folder: Path) -> Path:
+    """The pass with logprobs beside a run: accepted tokens are certain, rejections are not."""
+    return write_run(folder.with_name(f"{folder.name}-why"), num_repeats=1, logprobs=True)
+
+
 def write_run(
-    folder: Path, *, num_conversations: int = 6, num_repeats: int = 2, text_times: int = 1
+    folder: Path,
+    *,
+    num_conversations: int = 6,
+    num_repeats: int = 2,
+    text_times: int = 1,
+    logprobs: bool = False,
+    engine: str = "vllm",
 ) -> Path:
     """Two arms, two scenarios; the speculative arm is twice as fast, in steps of 1 to 4 tokens."""
     writer = RunWriter.create("page", folder)
@@ -35,10 +62,10 @@ def write_run(
             plan=Plan(
                 name=f"page {SCRIPT}",
                 arms=(
-                    Arm(name="plain", engine="vllm", url="http://127.0.0.1:1"),
+                    Arm(name="plain", engine=engine, url="http://127.0.0.1:1"),
                     Arm(
                         name="mtp-k3",
-                        engine="vllm",
+                        engine=engine,
                         url="http://127.0.0.1:2",
                         speculation=Speculation(method="mtp", num_speculative_tokens=3),
                     ),
@@ -49,11 +76,11 @@ def write_run(
             environment=Environment(tool_version="0", cpu=f"CPU {IMAGE}"),
             arms=(
                 ArmFacts(
-                    name="plain", engine="vllm", url="http://127.0.0.1:1", argv=("vllm", SCRIPT)
+                    name="plain", engine=engine, url="http://127.0.0.1:1", argv=("vllm", SCRIPT)
                 ),
                 ArmFacts(
                     name="mtp-k3",
-                    engine="vllm",
+                    engine=engine,
                     url="http://127.0.0.1:2",
                     speculative_method="mtp",
                     num_speculative_tokens=3,
@@ -77,9 +104,32 @@ def write_run(
         for repeat in range(num_repeats):
             for index in range(num_conversations):
                 for arm in ARMS:
-                    writer.append(_record(scenario, arm, f"c{index} {SCRIPT}", repeat, text_times))
+                    record = _record(scenario, arm, f"c{index} {SCRIPT}", repeat, text_times)
+                    if logprobs:
+                        record = msgspec.structs.replace(record, evidence=_told(record))
+                    writer.append(record)
     writer.close()
     return folder
+
+
+def _told(record: RequestRecord) -> dict[str, object]:
+    """Logprobs of every token, and what each step of 3 drafts accepted."""
+    accepted = [num - 1 for num in record.event_tokens[1:] if num is not None]
+    shares = [(0.5, 0.5)]
+    for num in accepted:
+        shares += [(0.98, 0.02)] * num + [(0.5, 0.4)]
+    logs = [[math.log(share) for share in pair] for pair in shares]
+    told = [
+        {"token": "", "logprob": pair[0], "top_logprobs": [{"logprob": log} for log in pair]}
+        for pair in logs
+    ]
+    spoken = {
+        "num_accepted_draft_tokens": sum(accepted),
+        "per_step_accepted": accepted,
+        "per_step_drafted": [3] * len(accepted),
+    }
+    metrics = {"metrics": {"speculative_decoding": spoken}} if "mtp" in record.key.arm else {}
+    return {"logprobs": told, **metrics}
 
 
 def _record(

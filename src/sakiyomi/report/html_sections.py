@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from sakiyomi.decide import Decision
+from sakiyomi.detail import SegmentRate
 from sakiyomi.explain import Explanation
 from sakiyomi.report import decision_text, explanation_text, why_text
 from sakiyomi.report import format as fmt
@@ -163,13 +164,27 @@ def filters(report: Report, words: Words) -> str:
 
 
 def segment_summary(report: Report, words: Words) -> str:
-    """The largest differences; the script writes the sentences in the page's language."""
+    """The largest differences."""
     found = report.segments
     if found is None or not found.largest:
         return ""
-    return (
-        f"<h3>{words('largest', n=found.num_compared)}</h3>"
-        f'<ul id="largest">{"".join(f"<li>{escape(t)}</li>" for t in found.summary)}</ul>'
+    items = "".join(f"<li>{_segment(found.rates[i], words)}</li>" for i in found.largest)
+    title = words("largest", n=found.num_compared)
+    return f'<h3>{title}</h3><ul id="largest">{items}</ul>'
+
+
+def _segment(rate: SegmentRate, words: Words) -> str:
+    key = "sentence_dimension" if rate.dimension == "sentence" else rate.dimension
+    difference = rate.difference
+    assert difference is not None  # of the largest ones
+    return words(
+        "largest_row",
+        scenario=rate.scenario,
+        arm=rate.arm,
+        dimension=words.texts[key],
+        segment=words.names.get(rate.segment, rate.segment),
+        rate=words.plain_percent(rate.rate),
+        difference=words.signed_points(difference),
     )
 
 
@@ -300,11 +315,18 @@ def environment(report: Report, words: Words) -> str:
 def _facts(environment: dict[str, Any], words: Words) -> str:
     """Names and values that are known."""
     rows = "".join(
-        f"<dt>{words.name(key)}</dt><dd>{escape(value)}</dd>"
+        f"<dt>{words.name(key)}</dt><dd>{escape(_fact(key, value))}</dd>"
         for key, value in environment.items()
         if value not in (None, "") and (key, value) != ("tool_version", PUBLISHED)
     )
     return f"<dl>{rows}</dl>"
+
+
+def _fact(key: str, value: object) -> object:
+    """A size in gigabytes, anything else as it is."""
+    if key.endswith("_bytes") and isinstance(value, int):
+        return f"{fmt.number(value / 1e9)} GB"
+    return value
 
 
 def _version(report: Report) -> str:

@@ -26,7 +26,7 @@ def results(report: Report, words: Words) -> str:
         notes.append(words("estimated_tokens"))
     return (
         f'<section id="section-table"><h2>{words("table")}</h2><div class="scroll">'
-        f'<table class="results"><thead><tr>{titles}<th></th></tr></thead>'
+        f'<table class="results"><thead><tr>{titles}<th class="more"></th></tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
         f'<p class="note">{"<br>".join(notes)}</p></section>'
     )

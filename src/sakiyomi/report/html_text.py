@@ -63,6 +63,12 @@ class Words:
         ends = _percent_ends(value)
         return f"{value.point:.0%}" + (f" ({ends})" if ends else "")
 
+    def signed_points(self, value: Estimate) -> str:
+        """`+14 (+9 … +19)`: a difference of shares, in points."""
+        if value.low is None or value.high is None:
+            return f"{value.point * 100:+.0f}"
+        return f"{value.point * 100:+.0f} ({value.low * 100:+.0f} … {value.high * 100:+.0f})"
+
 
 def _ends(value: Estimate, scale: float) -> str:
     """Both ends; a digit more where they would look the same."""

@@ -55,7 +55,7 @@ class Language:
         if all(0 <= number <= 1 for number in (value.point, *ends)):
             return self.percent(value)
         point = self._bound(value.point, "_percent")
-        if len(ends) < 2:
+        if len(ends) < 2 or min(value.point, *ends) > 1 or max(value.point, *ends) < 0:
             return point
         low, high = (self._bound(end) for end in ends)
         return self("break_even_interval", point=point, ends=self("span", low=low, high=high))

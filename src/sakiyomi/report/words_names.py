@@ -70,7 +70,7 @@ NAMES_JA: Mapping[str, str] = {
     "tool_version": "sakiyomi の版",
     "created": "測定日時",
     "num_cpus": "CPU数",
-    "memory_bytes": "メモリ（バイト）",
+    "memory_bytes": "メモリ",
     "python": "Python",
 }
 
@@ -85,6 +85,10 @@ NAMES_EN: Mapping[str, str] = {
     "draft_experts": "draft experts",
     "draft_kv": "draft KV cache",
     "draft_state": "draft state",
+    "memory_bytes": "memory",
+    "num_cpus": "CPUs",
+    "cpu": "CPU",
+    "os": "OS",
     "shared": "shared experts",
 }
 """Names of parts and segments; those that are missing are shown as they are."""

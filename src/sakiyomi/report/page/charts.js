@@ -29,7 +29,7 @@ const CHARTS = {
     const panel = html("div", { class: "panel" });
     place.append(panel);
     const byPath = groups(cells);
-    const rows = cells.length, height = byPath.length * 30 + rows * 26 + 26;
+    const rows = cells.length, height = byPath.length * 30 + rows * 26 + 44;
     const { node, width } = canvas(panel, height, W.chart_speed);
     const left = Math.min(width * 0.32, Math.max(...cells.map((c) => textWidth(c.arm))) + 26);
     const top = Math.max(...cells.map((c) => c.decode_tokens_per_s.high ?? c.decode_tokens_per_s.point));
@@ -37,8 +37,8 @@ const CHARTS = {
     const x = scale([0, top], [left, width - room]);
     let y = 4;
     for (const value of ticks(0, top, width / 110))
-      node.append(svg("line", { class: "grid", x1: x(value), x2: x(value), y1: 8, y2: height - 22 }));
-    xAxis(node, x, ticks(0, top, width / 110), height - 24);
+      node.append(svg("line", { class: "grid", x1: x(value), x2: x(value), y1: 8, y2: height - 40 }));
+    xAxis(node, x, ticks(0, top, width / 110), height - 42, tickText, W.speed, width - room);
     for (const [path, mine] of byPath) {
       node.append(svg("text", { x: 0, y: y + 17, style: "font-weight:600" }, path));
       y += 27;
@@ -67,7 +67,7 @@ const CHARTS = {
       const { node, x, y } = frame(mine.panel, path, 220, [0.7,
         Math.max(...mine.map((c) => c.acceptance.per_position.length)) + 0.3], [0, 1], {
         xValues: (top) => [...Array(Math.floor(top)).keys()].map((i) => i + 1),
-        yFormat: percent, xTitle: W.position_axis });
+        yFormat: percent, xTitle: W.position_axis, yTitle: W.accepted });
       for (const cell of mine) {
         const values = cell.acceptance.per_position;
         line(node, values.map((v, i) => [x(i + 1), y(v)]), cell.arm);
@@ -83,7 +83,8 @@ const CHARTS = {
 
   curve(place) {
     const found = predictedSpeedups().filter((p) => shown(p, loadLabel(p.load)));
-    const measured = R.comparisons.filter((c) => c.ratio && shown(c, loadLabel(c.load)) && draftOf(c));
+    const measured = R.comparisons.filter((c) => c.ratio && shown(c, loadLabel(c.load))
+      && draftOf(c) && !draftOf({ ...c, arm: c.baseline }));
     if (!found.length && !measured.length) return false;
     for (const [path, mine] of lay(place, groups([...found, ...measured]))) {
       const bands = mine.filter((p) => p.rows), dots = mine.filter((p) => !p.rows);
@@ -92,10 +93,10 @@ const CHARTS = {
       const maxK = Math.max(...bands.flatMap((p) => p.rows.map((r) => r.num_speculative_tokens)),
         ...dots.map(draftOf));
       const { node, x, y } = frame(mine.panel, path, 250, [-0.3, maxK + 0.4], [0, Math.max(...tops) * 1.06],
-        { xValues: () => [...Array(maxK + 1).keys()], xTitle: W.draft_length, yFormat: (v) => `×${tickText(v)}` });
+        { xValues: () => [...Array(maxK + 1).keys()], xTitle: W.draft_length, yTitle: W.speedup,
+          yFormat: (v) => `×${tickText(v)}` });
       for (const band of bands) predictedBand(node, x, y, band);
       node.append(svg("line", { class: "base", x1: x(-0.3), x2: x(maxK + 0.4), y1: y(1), y2: y(1) }));
-      node.append(svg("text", { class: "soft", x: x(-0.3) + 4, y: y(1) + 15 }, W.break_even));
       dots.forEach((c, i) => {
         const at = x(draftOf(c)) + (i - (dots.length - 1) / 2) * 6;
         if (c.ratio.low !== null) whisker(node, at, y(c.ratio.low), at, y(c.ratio.high), c.arm);
@@ -103,7 +104,7 @@ const CHARTS = {
           `${c.arm}, k = ${draftOf(c)}, ${W.measured}\n×${interval(c.ratio)}`));
       });
     }
-    place.append(legend(armsOf([...found, ...measured])));
+    place.append(legend(armsOf([...found, ...measured]), [["base", W.break_even]]));
     place.append(table([W.scenario, W.arm, "k", W.measured, W.predicted], [
       ...measured.map((c) => [pathOf(c), c.arm, draftOf(c), `×${interval(c.ratio)}`, ""]),
       ...found.flatMap((p) => p.rows.map((r) =>
@@ -128,7 +129,7 @@ const CHARTS = {
     for (const [path, mine] of lay(place, groups(rows))) {
       const times = mine.map((r) => r.at_s), speeds = mine.map((r) => r.decode_tokens_per_s);
       const { node, x, y } = frame(mine.panel, path, 230, [Math.min(0, ...times), Math.max(...times) || 1],
-        [0, Math.max(...speeds) * 1.06], { xTitle: W.seconds_in_pass });
+        [0, Math.max(...speeds) * 1.06], { xTitle: W.seconds_in_pass, yTitle: W.speed });
       for (const [, series] of groups(mine.filter((r) => !r.warmup), (r) => `${r.arm} ${r.repeat}`))
         line(node, series.map((r) => [x(r.at_s), y(r.decode_tokens_per_s)]), series[0].arm, 0.35);
       for (const r of mine)
@@ -199,12 +200,13 @@ function fitted(text, width) {
   return kept === text ? text : `${kept}…`;
 }
 function frame(panel, title, height, xs, ys, { xValues, xFormat = tickText, yFormat = tickText,
-  xTitle = "" } = {}) {
+  xTitle = "", yTitle = "" } = {}) {
   const box = canvas(panel, height, title);
   const yTicks = ticks(ys[0], ys[1], 4);
   const left = Math.max(...yTicks.map((v) => textWidth(yFormat(v)))) + 12;
   const bottom = height - (xTitle ? 40 : 24);
-  const x = scale(xs, [left, box.width - 10]), y = scale(ys, [bottom, 8]);
+  const x = scale(xs, [left, box.width - 10]), y = scale(ys, [bottom, yTitle ? 24 : 8]);
+  if (yTitle) box.node.append(svg("text", { class: "soft", x: 0, y: 11 }, yTitle));
   yAxis(box.node, y, yTicks, left, box.width - 4, yFormat);
   xAxis(box.node, x, xValues ? xValues(xs[1]) : ticks(xs[0], xs[1], box.width / 80), bottom, xFormat,
     xTitle, box.width - 6);
@@ -221,7 +223,7 @@ function repeats(place) {
     const points = mine.flatMap((c) => c.repeats.map((r) => r.decode_tokens_per_s || 0));
     const count = Math.max(...mine.map((c) => c.repeats.length));
     const { node, x, y } = frame(mine.panel, path, 220, [0.7, count + 0.3], [0, Math.max(...points) * 1.08],
-      { xValues: () => [...Array(count).keys()].map((i) => i + 1), xTitle: W.repeat_number });
+      { xValues: () => [...Array(count).keys()].map((i) => i + 1), xTitle: W.repeat_number, yTitle: W.speed });
     for (const cell of mine) {
       const known = cell.repeats.filter((r) => r.decode_tokens_per_s);
       line(node, known.map((r) => [x(r.repeat + 1), y(r.decode_tokens_per_s)]), cell.arm);
@@ -244,13 +246,13 @@ function bars(place, title, rows, top, format) {
   place.append(panel);
   const height = rows.length * 46 + 22;
   const { node, width } = canvas(panel, height, title);
-  const x = scale([0, top], [0, width - 62]);
+  const x = scale([0, top], [4, width - 62]);
   rows.forEach((row, i) => {
     const y = i * 46;
-    node.append(svg("text", { x: 0, y: y + 13 }, fitted(row.title, width - 4)));
+    node.append(svg("text", { x: 4, y: y + 13 }, fitted(row.title, width - 4)));
     let from = 0;
     for (const part of row.parts) {
-      const w = x(Math.abs(part.value)), start = part.value < 0 ? x(from) - w : x(from);
+      const w = x(Math.abs(part.value)) - x(0), start = part.value < 0 ? x(from) - w : x(from);
       node.append(withTip(svg("rect", { x: start, y: y + 18, width: Math.max(0.5, w - 0.7), height: 20,
         class: "mark", style: part.style, "fill-opacity": part.value < 0 ? 0.4 : 1 }),
         `${row.title}\n${part.name}: ${format(part.value)}${part.share === undefined ? "" : ` (${percent(part.share)})`}`));

@@ -153,7 +153,8 @@ function legend(arms, more = []) {
   }
   for (const [style, text] of more) {
     const picture = svg("svg", { width: 22, height: 10, viewBox: "0 0 22 10" });
-    picture.append(svg("rect", { x: 0, y: 0, width: 22, height: 10, rx: 2, style }));
+    picture.append(style === "base" ? svg("line", { class: "base", x1: 0, x2: 22, y1: 5, y2: 5 })
+      : svg("rect", { x: 0, y: 0, width: 22, height: 10, rx: 2, style }));
     box.append(html("span", {}, picture, text));
   }
   return box;

@@ -39,16 +39,6 @@ function toggle(chip) { // all -> one -> more; the last one taken away shows all
   update();
 }
 
-function writeLargest() {
-  const list = document.getElementById("largest");
-  if (!list || LANG === "en") return;
-  list.replaceChildren(...R.segments.largest.map((index) => {
-    const r = R.segments.rates[index], d = r.difference;
-    return html("li", {}, `${r.scenario} × ${r.arm}、${dimensionName(r.dimension)}「${named(r.segment)}」：`
-      + `採択率 ${interval(r.rate, percent)}、${W.difference} ${interval(d, (v) => `${v > 0 ? "+" : ""}${(v * 100).toFixed(0)}`)} ${W.points}`);
-  }));
-}
-
 for (const cell of R.cells) {
   CHOICE.scenario.add(cell.scenario);
   CHOICE.arm.add(cell.arm);
@@ -72,7 +62,6 @@ for (const button of document.querySelectorAll("button.copy"))
     }
     button.textContent = W.copied;
   });
-writeLargest();
 update();
 let lastWidth = innerWidth;
 addEventListener("resize", () => {

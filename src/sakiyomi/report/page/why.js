@@ -14,7 +14,8 @@ CHARTS.why = (place, controls) => {
   const title = say("uncertainty_axis", { name: W[STATE.uncertainty] });
   for (const [path, mine] of lay(place, groups(own, (s) => s.scenario))) {
     const { node, x, y } = frame(mine.panel, `${path}: ${title}`, 230, [0, edges.length], [0, 1], {
-      xValues: () => edges.map((_, i) => i), xFormat: (i) => tickText(edges[i]), yFormat: percent, xTitle: title });
+      xValues: () => edges.map((_, i) => i), xFormat: (i) => tickText(edges[i]), yFormat: percent, xTitle: title,
+      yTitle: W.accepted });
     mine.forEach((s, nth) => {
       const places = binsOf(s).map((bin) => [x(edges.indexOf(bin.low) + 0.5) + (nth - (mine.length - 1) / 2) * 7, bin]);
       line(node, places.map(([at, bin]) => [at, y(bin.rate.point)]), s.arm, 0.5);
