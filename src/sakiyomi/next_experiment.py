@@ -39,13 +39,15 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """How the run can be made again: its name, its plan file, conversations that exist.
 
-    `can_tune`: sakiyomi launches an arm that drafts, so that it can give it another draft length.
+    `plan_is_kept`: the run folder has the plan whole; where it had secrets, `plan` is the user's
+    own file. `can_tune`: sakiyomi launches an arm that drafts, so that it can change its drafts.
     """
 
     run: str = "RUN"
     plan: str = "PLAN.toml"
     num_available: Mapping[str, int] = {}
     is_published: bool = False
+    plan_is_kept: bool = True
     can_resume: bool = True
     can_tune: bool = True
 
@@ -83,7 +85,8 @@ def for_gain(
                     num_more=repeats - num_repeats,
                     unit="repeats",
                     minutes=_minutes(requests, None, (repeats - num_repeats) / num_repeats),
-                    command=f"sakiyomi run --resume {shlex.quote(source.run)} --repeats {repeats}",
+                    command=f"sakiyomi run {'' if source.plan_is_kept else source.plan + ' '}"
+                    f"--resume {shlex.quote(source.run)} --repeats {repeats}",
                 )
     return _more_conversations(place, num_more, "gain", requests, source)
 

@@ -1,18 +1,21 @@
 """The advised command, read by the command line's own parser, asks what the advice says."""
 
+import random
 import shlex
 
 import msgspec
 import pytest
-from decide_makers import arm_facts, group, make_facts, make_report, two_arms
+from decide_makers import arm_facts, group, make_facts, make_report, request, two_arms
 
 from sakiyomi.cli import VERBS, build_parser
+from sakiyomi.commands.decide_command import _source
 from sakiyomi.commands.run_command import _plan
 from sakiyomi.commands.run_plan import RunFlags, override, too_few
 from sakiyomi.decide import Known, decide
-from sakiyomi.next_experiment import Source, for_draft_length
+from sakiyomi.next_experiment import Source, for_draft_length, for_gain
 from sakiyomi.plan import Arm, ClosedLoad, Plan, ScenarioRef, Speculation
-from sakiyomi.store import read_plan, read_scenario
+from sakiyomi.stats import Estimate
+from sakiyomi.store import RunWriter, open_run, read_plan, read_scenario
 from sakiyomi.tuning import tunable_arms
 
 ARMS = '[[arms]]\nname = "plain"\nurl = "http://h:1"\n[[arms]]\nname = "fast"\nurl = "http://h:2"\n'
@@ -133,3 +136,31 @@ def test_only_a_launched_arm_is_tuned():
     assert tunable_arms(Plan(name="p", arms=(far, near), scenarios=())) == [near]
     command = for_draft_length("my chat", Source(plan="a b.toml")).command
     assert shlex.split(command)[2:] == ["a b.toml", "--scenario", "my chat", "--tune"]
+
+
+@pytest.mark.parametrize("secret", [{}, {"KEY": "***"}])
+def test_a_plan_whose_secrets_were_not_kept_is_the_users_own_file(tmp_path, secret):
+    facts = make_facts((arm_facts("plain"), arm_facts("fast")), scenarios=("ja_chat",))
+    arms = tuple(msgspec.structs.replace(arm, env=secret) for arm in facts.plan.arms)
+    plan = msgspec.structs.replace(facts.plan, arms=arms)
+    writer = RunWriter.create("p", tmp_path / "run")
+    writer.write_facts(msgspec.structs.replace(facts, plan=plan))
+    writer.close()
+    source = _source(open_run(str(tmp_path / "run")))
+    assert source.num_available == {"ja_chat": NUM_AVAILABLE}
+    kept = str(tmp_path / "run" / "plan.toml")
+    assert source.plan == ("PLAN.toml" if secret else kept)
+    rng = random.Random(1)  # noise alone: repeats average it away
+    requests = [
+        request(arm, f"c{index}", repeat, 50.0 * rng.uniform(0.9, 1.1), scenario="ja_chat")
+        for index in range(16)
+        for repeat in range(2)
+        for arm in ("plain", "fast")
+    ]
+    ratio = Estimate(point=1.03, low=0.995, high=1.065, n=16)
+    place, arms = ("ja_chat", "closed-1"), ("fast", "plain")
+    experiment = for_gain(place, arms, ratio, group(requests), source, 0.03)
+    assert experiment.kind == "more_repeats"
+    words = shlex.split(experiment.command)
+    assert words[2:-2] == [*(["PLAN.toml"] if secret else []), "--resume", str(tmp_path / "run")]
+    assert words[-2:] == ["--repeats", str(2 + experiment.num_more)]

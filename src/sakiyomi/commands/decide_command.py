@@ -19,6 +19,7 @@ from sakiyomi.measured import Measured, is_speculative
 from sakiyomi.next_experiment import Source
 from sakiyomi.plan import Arm, Slo
 from sakiyomi.record import RunFacts
+from sakiyomi.redaction import has_hidden
 from sakiyomi.report import decision_text
 from sakiyomi.report import json as report_json
 from sakiyomi.results import Report
@@ -141,9 +142,11 @@ def _source(reader: RunReader) -> Source:
             continue
     folder = reader.folder
     run = folder.name if folder.parent == store.home() / "runs" else str(folder)
+    is_whole = not any(has_hidden(arm) for arm in reader.facts.plan.arms)
     return Source(
         run=run,
-        plan=str(folder / "plan.toml"),
+        plan=str(folder / "plan.toml") if is_whole else "PLAN.toml",
+        plan_is_kept=is_whole,
         num_available=available,
         is_published=reader.facts.provenance == "published",
         can_resume=reader.facts.looks is None,
