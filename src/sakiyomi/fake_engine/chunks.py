@@ -17,6 +17,7 @@ from sakiyomi.fake_engine.evidence import (
     lmstudio_stats,
     spec_tokens_details,
     speculative_decoding,
+    tabby_usage,
     timings,
 )
 from sakiyomi.fake_engine.logprobs import LogprobsForm, logprobs_of
@@ -333,15 +334,7 @@ class Chunker:
         trailing = int(self.faults.get("trailing_tokens", 0))
         usage = self._usage(self.progress.num_tokens + trailing)
         if self.dialect.name == "tabbyapi":
-            decode_s = self.progress.decode_s
-            usage |= {"completion_time": decode_s, "total_time": decode_s}
-            if "no_draft_details" not in self.faults:
-                accepted = self.progress.num_accepted_tokens
-                rejected = self.progress.num_draft_tokens - accepted
-                usage["completion_tokens_details"] = {
-                    "accepted_prediction_tokens": accepted,
-                    "rejected_prediction_tokens": rejected,
-                }
+            usage |= tabby_usage(self.progress, self.faults)
         return usage
 
     def _usage(self, completion_tokens: int) -> dict[str, Any]:

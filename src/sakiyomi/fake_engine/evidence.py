@@ -136,6 +136,18 @@ def lmstudio_stats(progress: Progress, faults: Mapping[str, FaultValue]) -> dict
     }
 
 
+def tabby_usage(progress: Progress, faults: Mapping[str, FaultValue]) -> dict[str, Any]:
+    """What TabbyAPI adds to the usage: times, and draft counts since its pull request 452."""
+    times = {"completion_time": progress.decode_s, "total_time": progress.decode_s}
+    if "no_draft_details" in faults:
+        return times
+    details = {
+        "accepted_prediction_tokens": progress.num_accepted_tokens,
+        "rejected_prediction_tokens": progress.num_draft_tokens - progress.num_accepted_tokens,
+    }
+    return {**times, "completion_tokens_details": details}
+
+
 def accept_lengths(progress: Progress) -> float:
     """TensorRT-LLM's `avg_decoded_tokens_per_iter`: tokens per iteration, the prefill included."""
     return progress.num_tokens / max(progress.num_iterations, 1)
