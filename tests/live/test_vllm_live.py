@@ -121,6 +121,16 @@ def test_mtp_head(vllm, tmp_path):
         assert length - slack <= cell["tokens_per_step"]["point"] <= length + 1e-9
         kinds = {caution["kind"] for caution in cell["cautions"]}
         assert not kinds & {"sources_disagree", "impossible_counts", "other_traffic"}
+    for facts in report["arms"]:  # its own log tells what no page does; its last chunk is signed
+        assert facts["settings"]["compilation_config"]["cudagraph_mode"] == "NONE"
+        assert facts["settings"]["model_config"]["quantization"] == "none"
+        assert facts["settings"]["system_fingerprint"].startswith("vllm-")
+    # two starts of the plain arm are one configuration, and MTP is all that differs
+    said = {
+        c["kind"]
+        for c in [*report["cautions"], *(c for x in cells.values() for c in x["cautions"])]
+    }
+    assert not said & {"server_changed", "arms_differ", "not_comparable"}
     costs = [c["step_cost"]["point"] for c in report["comparisons"]]
     assert all(cost > 1 for cost in costs)
     starts = sorted(path.name for path in folder.glob("engine-*.log"))

@@ -7,7 +7,7 @@ The URL to attach to is the front end's; `--metrics-url` names each worker's sys
 from collections.abc import Mapping
 
 from sakiyomi import steps
-from sakiyomi.engines.engine import Engine, ServerFacts, json_object, model_ids, no_response
+from sakiyomi.engines.engine import Engine, ServerFacts, model_ids, no_response
 from sakiyomi.engines.families import (
     SCRAPER_LABELS,
     VLLM_FIELDS,
@@ -58,13 +58,8 @@ def read_metrics(text: str, model: str | None = None) -> EngineMetrics:
 
 
 def read_server(pages: Mapping[str, str]) -> ServerFacts:
-    """The models, and the version where the front end's health page tells it."""
-    version = json_object(pages.get("/version")).get("version")
-    return ServerFacts(
-        engine="Dynamo",
-        engine_version=version if isinstance(version, str) else None,
-        models=model_ids(pages),
-    )
+    """The models alone: the front end tells no version."""
+    return ServerFacts(engine="Dynamo", models=model_ids(pages))
 
 
 def _series(page: Page, prefix: str) -> dict[str, SeriesCounters]:
@@ -95,7 +90,7 @@ ENGINE = Engine(
     group_steps=steps.from_event_tokens,
     read_server=read_server,
     signs=(("/metrics", r"dynamo_frontend_"),),
-    info_paths=("/v1/models", "/health"),
+    info_paths=("/v1/models",),
     evidence="counters of the engine behind, from the workers' system ports; steps from the chunks",
     metrics_hint="give each worker's system port (DYN_SYSTEM_PORT) with --metrics-url",
 )
