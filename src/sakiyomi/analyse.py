@@ -11,7 +11,7 @@ from sakiyomi.counter_windows import Window, read_windows
 from sakiyomi.differences import Difference, difference_cautions, find_differences
 from sakiyomi.engines import find_engine
 from sakiyomi.engines.engine import Engine
-from sakiyomi.measured import Measured, measure_request, with_burst_steps
+from sakiyomi.measured import Measured, measure_request, with_buffering, with_burst_steps
 from sakiyomi.names import is_engine_log
 from sakiyomi.pairing import compare_arms, drafts_fully
 from sakiyomi.plan import Load
@@ -143,7 +143,9 @@ def reduce_records(
         key = request.key
         if request.error is None or request.error.kind != "cancelled":
             grouped.setdefault((key.scenario, key.arm, key.load), []).append(request)
-    return {key: with_burst_steps(mine, arms[key[1]]) for key, mine in grouped.items()}
+    return {
+        key: with_burst_steps(with_buffering(mine), arms[key[1]]) for key, mine in grouped.items()
+    }
 
 
 def _differences(

@@ -24,6 +24,14 @@ MIN_RELEASED_EVENTS = 12
 
 MIN_PAUSE_S = 0.05
 
+ONE_READ_S = 0.0005
+"""No engine makes two decode steps in less: what arrives closer was held back."""
+
+MIN_RELEASED_STEPS = 3.0
+"""Steps in a pack, on average, from which on something held them back; a busy client merges two."""
+
+MIN_STEPS = 8
+
 HELD_BACK_SHARE = 0.2
 """Share of the tokens that no event carried from which the gaps are called unreliable."""
 
@@ -84,19 +92,32 @@ def measure(
         notes.append("the server sent no usage: events are counted, a lower bound of the tokens")
     first, assumed = _first_event_tokens(record, num_tokens, notes)
     fields |= {"first_event_tokens": first, "first_event_assumed": assumed}
-    buffered = buffering(record.event_at_s, num_tokens or 0, record.event_step_mark)
+    buffered = buffering(
+        record.event_at_s, num_tokens or 0, record.event_step_mark, record.event_tokens
+    )
     if buffered is not None:
-        fields["buffered"] = True
-        for name in (
-            *("ttft_s", "time_to_answer_s", "time_to_first_sentence_s", "speech_margin_s"),
-            *("decode_tokens_per_s", "tpot_s", "inter_event_s"),
-        ):
-            reasons[name] = f"not measurable: stream buffered ({buffered})"
-        return RequestLatency(**fields, reasons=reasons, notes=tuple(notes))
+        found = RequestLatency(**fields, reasons=reasons, notes=tuple(notes))
+        return held_back(found, buffered)
     fields["ttft_s"] = record.event_at_s[0] - record.sent_at_s
     fields |= _answer(record, language, characters_per_s, reasons, notes)
     fields |= _rates(record, num_tokens, first, reasons, notes)
     return RequestLatency(**fields, reasons=reasons, notes=tuple(notes))
+
+
+def held_back(latency: RequestLatency, how: str) -> RequestLatency:
+    """The same without the times that a buffer on the way spoils; only `e2e_s` stays."""
+    spoiled = (
+        *("ttft_s", "time_to_answer_s", "time_to_first_sentence_s", "speech_margin_s"),
+        *("decode_tokens_per_s", "tpot_s"),
+    )
+    reason = f"not measurable: stream buffered ({how})"
+    return msgspec.structs.replace(
+        latency,
+        buffered=True,
+        inter_event_s=[],
+        reasons={**latency.reasons, **dict.fromkeys((*spoiled, "inter_event_s"), reason)},
+        **dict.fromkeys(spoiled),
+    )
 
 
 def _num_tokens(record: RequestRecord) -> tuple[int | None, Literal["server", "estimated"]]:
@@ -130,27 +151,48 @@ def _first_event_tokens(
 
 
 def buffering(
-    event_at_s: Sequence[float], num_tokens: int, step_mark: Sequence[float | None] = ()
+    event_at_s: Sequence[float],
+    num_tokens: int,
+    step_mark: Sequence[float | None] = (),
+    event_tokens: Sequence[int | None] = (),
 ) -> str | None:
     """How the events show that something between held them back; None when they do not.
 
-    All at once: more than 10 tokens, faster than any server. Or released in packs: a dozen events
-    and more at a time, of much the same number, with pauses between. Packs that the server's own
-    step marks explain are long drafts, not a buffer.
+    All at once: more than 10 tokens, faster than any server. Several decode steps at once, where
+    the server tells which events are steps. Or released in packs: a dozen events and more at a
+    time, of much the same number, with pauses between. Packs that the server's own step marks
+    explain are long drafts, not a buffer.
     """
     span_s = event_at_s[-1] - event_at_s[0]
     num_tokens = max(num_tokens, len(event_at_s))
     if num_tokens > MIN_BUFFERED_TOKENS and num_tokens - 1 > FASTEST_TOKENS_PER_S * span_s:
         return f"{num_tokens} tokens within {span_s * 1000:.1f} ms"
+    steps_at_s = _step_arrivals(event_at_s, step_mark, event_tokens)
+    return _packs_of_steps(steps_at_s) or _packs_of_events(event_at_s, step_mark)
+
+
+def _packs_of_steps(steps_at_s: Sequence[float]) -> str | None:
+    """Several decode steps at once, then a pause, again and again."""
+    gaps = [after - before for before, after in pairwise(steps_at_s)]
+    pauses = sorted(gap for gap in gaps if gap >= ONE_READ_S)
+    num_packs = 1 + len(pauses)
+    if len(steps_at_s) < max(MIN_STEPS, MIN_RELEASED_STEPS * num_packs):
+        return None
+    if not pauses or pauses[len(pauses) // 2] < MIN_PAUSE_S:
+        return None  # a client that was busy for a moment
+    return f"{len(steps_at_s)} decode steps in {num_packs} packs"
+
+
+def _packs_of_events(event_at_s: Sequence[float], step_mark: Sequence[float | None]) -> str | None:
+    """A dozen events and more at a time; where there are two packs only, two dozen."""
+    span_s = event_at_s[-1] - event_at_s[0]
     gaps = [after - before for before, after in pairwise(event_at_s)]
     pauses = [index for index, gap in enumerate(gaps) if gap >= MIN_PAUSE_S]
-    if len(pauses) < 2:
-        return None
-    edges = [-1, *pauses]
-    sizes = [after - before for before, after in pairwise(edges)]
+    sizes = [after - before for before, after in pairwise([-1, *pauses])]
     within_s = sum(gap for gap in gaps if gap < MIN_PAUSE_S)
-    mean = sum(sizes) / len(sizes)
-    if mean < MIN_RELEASED_EVENTS or within_s > 0.05 * span_s:
+    mean = sum(sizes) / len(sizes) if sizes else 0.0
+    fewest = MIN_RELEASED_EVENTS if len(pauses) > 1 else 2 * MIN_RELEASED_EVENTS
+    if mean < fewest or within_s > 0.05 * span_s:
         return None
     if max(sizes) - min(sizes) > max(4.0, 0.5 * mean):
         return None
@@ -159,6 +201,22 @@ def buffering(
         return None
     pause_s = sorted(gaps[index] for index in pauses)[len(pauses) // 2]
     return f"packs of {mean:.0f} events every {pause_s:.2f} s"
+
+
+def _step_arrivals(
+    event_at_s: Sequence[float],
+    step_mark: Sequence[float | None],
+    event_tokens: Sequence[int | None],
+) -> list[float]:
+    """When each decode step arrived, by its mark or as an event of several tokens; else nothing."""
+    if any(mark is not None for mark in step_mark):
+        marks = [None, *step_mark]
+        return [
+            at_s
+            for at_s, (before, mark) in zip(event_at_s, pairwise(marks), strict=True)
+            if mark is not None and mark != before
+        ]
+    return list(event_at_s) if max((n or 0 for n in event_tokens), default=0) > 1 else []
 
 
 def _answer(

@@ -9,7 +9,7 @@ import msgspec
 from sakiyomi import steps as step_counts
 from sakiyomi.bursts import from_bursts
 from sakiyomi.engines.engine import Engine
-from sakiyomi.latency import RequestLatency, measure
+from sakiyomi.latency import RequestLatency, held_back, measure
 from sakiyomi.record import ArmFacts, RequestError, RequestKey, RequestRecord, SpecDecodeCounters
 from sakiyomi.stats import median
 
@@ -132,6 +132,24 @@ def _longest_step(engine: Engine, facts: ArmFacts | None) -> int | None:
     return 1 if facts.metrics_urls and not is_speculative(facts) else None
 
 
+def with_buffering(requests: Sequence[Measured]) -> list[Measured]:
+    """The requests of one cell: where half of the answers came in packs, all of them are spoiled.
+
+    One buffer stands before all of them; an answer of few packs only does not show it.
+    """
+    good = [request for request in requests if request.error is None]
+    num_held = sum(request.latency.buffered for request in good)
+    if not num_held or 2 * num_held < len(good):
+        return list(requests)
+    how = f"as {num_held} of {len(good)} answers show"
+    return [
+        request
+        if request.latency.buffered
+        else msgspec.structs.replace(request, latency=held_back(request.latency, how), gap_s=None)
+        for request in requests
+    ]
+
+
 def with_burst_steps(requests: Sequence[Measured], facts: ArmFacts) -> list[Measured]:
     """The requests of one cell, with steps from their arrival bursts where nothing better tells.
 
@@ -143,7 +161,11 @@ def with_burst_steps(requests: Sequence[Measured], facts: ArmFacts) -> list[Meas
     if not kept:
         return result
     k = facts.num_speculative_tokens
-    found = _uncounted(requests) or from_bursts([arrivals for _, arrivals in kept], k)
+    found = (
+        _uncounted(requests)
+        or _buffered(requests)
+        or from_bursts([arrivals for _, arrivals in kept], k)
+    )
     for position, (index, _) in enumerate(kept):
         changes: dict[str, object] = {"arrivals": None}
         if isinstance(found, str):
@@ -170,6 +192,12 @@ def _uncounted(requests: Sequence[Measured]) -> str | None:
         f"{tokens - events} of {tokens} tokens came in events that carry several without saying "
         "how many"
     )
+
+
+def _buffered(requests: Sequence[Measured]) -> str | None:
+    """Why bursts cannot be counted: they may be a proxy's."""
+    held = sum(request.latency.buffered for request in requests)
+    return f"something buffers the stream ({held} of {len(requests)} answers)" if held else None
 
 
 def _steps_by_events(

@@ -111,6 +111,42 @@ def test_f07_long_drafts_that_the_server_marks_are_no_buffer():
     assert buffering(at_s, len(at_s), marks) is None
 
 
+def packs(num_steps, each, step_s=0.02):
+    """Arrivals of steps that are released `each` at a time."""
+    return [0.3 + step_s * each * (1 + step // each) for step in range(num_steps)]
+
+
+@pytest.mark.parametrize(("num_steps", "each"), [(16, 12), (16, 8), (75, 12), (30, 3)])
+def test_f07_several_decode_steps_at_once(num_steps, each):
+    at_s = packs(num_steps, each)
+    tokens = [1 + step % 4 for step in range(num_steps)]  # k = 3: an event is a step
+    found = measure(record(at_s, sum(tokens), tokens=tokens))
+    assert (found.buffered, found.ttft_s, found.decode_tokens_per_s) == (True, None, None)
+    assert found.e2e_s == pytest.approx(at_s[-1])
+    assert f"{num_steps} decode steps in" in found.reasons["decode_tokens_per_s"]
+    marks = [8.0 * step for step in range(num_steps)]  # llama.cpp marks them
+    assert buffering(at_s, num_steps, marks)
+
+
+def test_f07_a_busy_client_that_reads_two_steps_at_once_is_no_buffer():
+    at_s = packs(40, 2)
+    tokens = [1 + step % 4 for step in range(40)]
+    assert buffering(at_s, sum(tokens), (), tokens) is None
+    stalled = packs(40, 10, step_s=0.002)
+    assert buffering(stalled, sum(tokens), (), tokens) is None
+
+
+def test_f07_two_packs():
+    at_s = packs(60, 40)
+    assert buffering(at_s, 60, (), [1] * 60) == "packs of 40 events every 0.80 s"
+    assert buffering(packs(30, 16), 30, (), [1] * 30) is None  # one long draft each
+
+
+def test_f07_tokens_of_a_step_in_events_of_their_own_are_no_steps():
+    at_s = packs(40, 4)
+    assert buffering(at_s, 40, (), [1] * 40) is None
+
+
 def test_f07_a_steady_stream_with_hiccups_is_no_buffer():
     at_s = [i * 0.01 + (i // 30) * 0.3 for i in range(120)]
     assert buffering(at_s, 120) is None
