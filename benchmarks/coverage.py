@@ -123,16 +123,19 @@ def speedup_at(kind: str, cost: StepCost, k: int) -> float:
 
 def predict_speedup(units: list, costs_at: tuple[int, ...], k: int) -> stats.Estimate:
     """As `decide` predicts it from a run at k = 3 and the costs at one or two draft lengths."""
-    lengths = best_k.lengths_from_counts(
-        {str(i): unit[: LONGEST + 1] for i, unit in enumerate(units)}, 1
-    )
     own = {str(i): {at: [unit[LONGEST + at]] for at in costs_at} for i, unit in enumerate(units)}
     costs = {at: stats.compare([[math.log(x[LONGEST + at])] for x in units]) for at in costs_at}
     if len(costs) > 1:
         model = cost_models.several_costs_model(costs, own)
     else:
         model, _ = cost_models.one_cost_models(costs[LONGEST], LONGEST, None, own)
-    return best_k.predict(lengths, model, k)
+    return best_k.predict(lengths_of(units), model, k)
+
+
+def lengths_of(units: list) -> best_k.Lengths:
+    """E(k) by conversation; the pooled E(k), whose interval takes long, has no part in them."""
+    own = best_k.own_lengths({str(i): unit[: LONGEST + 1] for i, unit in enumerate(units)}, 0.0)
+    return best_k.Lengths(estimates=(), num_seen=LONGEST, positions="measured", own=own)
 
 
 def predict_calibrated(units: list, k: int) -> stats.Estimate:
@@ -149,8 +152,7 @@ def predict_calibrated(units: list, k: int) -> stats.Estimate:
         at={at: stats.estimate_median([[x[LONGEST + at]] for x in calibration]) for at in (1, 3)},
         arms=(),
     )
-    lengths = best_k.lengths_from_counts({str(i): x[: LONGEST + 1] for i, x in enumerate(work)}, 1)
-    return best_k.predict(lengths, cost_model(fit), k)
+    return best_k.predict(lengths_of(work), cost_model(fit), k)
 
 
 def pairs(kind: str, rng: np.random.Generator, n: int) -> np.ndarray:

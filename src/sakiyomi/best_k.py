@@ -23,6 +23,7 @@ import msgspec
 from sakiyomi import drafting, stats
 from sakiyomi.cost_models import CostModel
 from sakiyomi.drafting import StepCost
+from sakiyomi.intervals import combined_half_width
 from sakiyomi.measured import Measured
 from sakiyomi.results import Acceptance
 from sakiyomi.stats import Estimate
@@ -114,12 +115,19 @@ def lengths_from_counts(units: Mapping[str, Sequence[float]], seed: int) -> Leng
         found = stats.estimate_mean_acceptance_length(pairs, seed, k=length)
         assert found is not None
         estimates.append(found)
-    rate = _last_rate(estimates)
+    own = own_lengths(units, _last_rate(estimates))
+    return Lengths(estimates=_carry_on(estimates), num_seen=k, positions="measured", own=own)
+
+
+def own_lengths(
+    units: Mapping[str, Sequence[float]], last_rate: float
+) -> dict[str, tuple[float, ...]]:
+    """E(1..K + 3) of each conversation; `last_rate`: conditional acceptance beyond position K."""
     own = {}
     for name, (steps, *accepted) in units.items():
-        gains = [accepted[-1] * rate**beyond for beyond in range(1, EXTRAPOLATED + 1)]
-        own[name] = tuple(1 + total / steps for total in accumulate([*accepted, *gains]))
-    return Lengths(estimates=_carry_on(estimates), num_seen=k, positions="measured", own=own)
+        beyond = [accepted[-1] * last_rate**position for position in range(1, EXTRAPOLATED + 1)]
+        own[name] = tuple(1 + total / steps for total in accumulate([*accepted, *beyond]))
+    return own
 
 
 def lengths_from_cell(acceptance: Acceptance | None, k: int | None) -> Lengths | None:
@@ -263,15 +271,17 @@ def _carry_on(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
 
 
 def _quotient(length: Estimate, cost: Estimate) -> Estimate:
-    """E / C; relative errors of both add up as squares on the log scale (they are independent)."""
+    """E / C of other units: their relative errors are independent, and combine on the log scale."""
     point = length.point / cost.point
     n = min(length.n, cost.n) if cost.n else length.n
     if length.low is None or length.high is None or length.low <= 0:
         return Estimate(point=point, low=None, high=None, n=n)
-    low, high = math.log(length.point / length.low), math.log(length.high / length.point)
+    below = [(math.log(length.point / length.low), length.n)]
+    above = [(math.log(length.high / length.point), length.n)]
     if cost.low is not None and cost.high is not None and cost.low > 0:
-        low = math.hypot(low, math.log(cost.high / cost.point))
-        high = math.hypot(high, math.log(cost.point / cost.low))
+        below.append((math.log(cost.high / cost.point), cost.n))
+        above.append((math.log(cost.point / cost.low), cost.n))
+    low, high = (combined_half_width(parts, length.level) for parts in (below, above))
     return Estimate(point=point, low=point * math.exp(-low), high=point * math.exp(high), n=n)
 
 

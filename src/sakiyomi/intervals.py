@@ -199,6 +199,27 @@ def _tail_quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (at - below) * (ordered[above] - ordered[below])
 
 
+def combined_half_width(parts: Sequence[tuple[float, int]], level: float) -> float:
+    """Half-width of a sum of independent errors; a part is (its own half-width, its units).
+
+    Each half-width is Student's t times a standard error. Of the sum of the errors' squares the
+    degrees of freedom are Welch's (1947, Biometrika 34, 28-35): adding the half-widths in
+    quadrature gives 98 % instead of 95 where one of them comes from four units.
+    """
+    share = (1 + level) / 2
+    squares = [
+        ((half_width / student_quantile(share, num_units - 1)) ** 2, num_units - 1)
+        for half_width, num_units in parts
+        if half_width > 0
+    ]
+    variance = math.fsum(square for square, _ in squares)
+    if not variance:
+        return 0.0
+    num_degrees = variance**2 / math.fsum(square**2 / degrees for square, degrees in squares)
+    # the sum has at least the degrees of its worst part, rounding aside
+    return student_quantile(share, math.floor(num_degrees + 1e-9)) * math.sqrt(variance)
+
+
 def share_interval(units: Sequence[tuple[int, int]], share: float, level: float) -> Interval | None:
     """Interval of a share of requests; a unit is (requests that hold, requests > 0).
 
