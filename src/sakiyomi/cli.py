@@ -197,6 +197,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model-dir", metavar="[ARM=]PATH", action="append", default=[], help="where weights are")
     add("--device", metavar="NAME", help="auto: this machine")
     add("--measure", action="store_true", help="measure this machine's read bandwidth")
+    add("--calibration", metavar="RUN", help="step costs measured with forced acceptance")
     _json(parser)
 
 

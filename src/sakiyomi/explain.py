@@ -15,6 +15,8 @@ from typing import Literal
 import msgspec
 
 from sakiyomi import stats
+from sakiyomi.calibration import cost_model
+from sakiyomi.explained_calibration import ExplainedCalibration, Fits, agree, explain_fit
 from sakiyomi.models.ratio import ModelRatio, compare_reads
 from sakiyomi.models.roofline import Device, Prediction, predict
 from sakiyomi.models.weights import ReadBytes
@@ -77,6 +79,12 @@ class SpeculationExplanation(msgspec.Struct, frozen=True, kw_only=True):
     draft_acceptance_rate: Estimate | None
     side: Side | None
     """On which side of the break-even rate, its interval included, that of the acceptance lies."""
+    calibrated_step_cost: Estimate | None = None
+    """C(k) of a calibration of this way of drafting: measured without text."""
+    calibrated_per_draft: float | None = None
+    calibration: str | None = None
+    """The calibration run."""
+    agrees_with_calibration: bool | None = None
 
 
 class ModelComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +104,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     speculation: tuple[SpeculationExplanation, ...]
     models: tuple[ModelComparison, ...]
     unknown: dict[str, str] = {}
+    calibrations: tuple[ExplainedCalibration, ...] = ()
 
 
 def explain(
@@ -103,8 +112,12 @@ def explain(
     models: Mapping[str, ReadBytes],
     device: Device | None,
     unknown: Mapping[str, str] | None = None,
+    fits: Fits | None = None,
 ) -> Explanation:
-    """Explain each cell whose model is known. `models` are by arm, without drafts that are off."""
+    """Explain each cell whose model is known. `models` are by arm, without drafts that are off.
+
+    `fits`: calibrations of the drafting arms.
+    """
     steps = tuple(
         step
         for cell in report.cells
@@ -115,7 +128,7 @@ def explain(
     speculation = tuple(
         found
         for comparison in report.comparisons
-        for found in [_speculation(report, comparison, models, device)]
+        for found in [_speculation(report, comparison, models, device, fits or {})]
         if found is not None
     )
     return Explanation(
@@ -124,6 +137,7 @@ def explain(
         speculation=speculation,
         models=_model_comparisons(report, models),
         unknown=dict(unknown or {}),
+        calibrations=_calibrations(report, models, fits or {}),
     )
 
 
@@ -185,6 +199,7 @@ def _speculation(
     comparison: Comparison,
     models: Mapping[str, ReadBytes],
     device: Device | None,
+    fits: Fits,
 ) -> SpeculationExplanation | None:
     cell = find_cell(report, comparison.scenario, comparison.arm, comparison.load)
     base = find_cell(report, comparison.scenario, comparison.baseline, comparison.load)
@@ -199,6 +214,10 @@ def _speculation(
     explained_s = (predicted.step_cost_overlap - 1) * plain_s if predicted else None
     rate = cell.acceptance.draft_acceptance_rate if cell.acceptance else None
     measured = device.measured_bytes_per_s if device else None
+    fit = fits.get((cell.arm, cell.load.label))
+    if fit is not None and fit.run == report.run:  # a calibration does not check itself
+        fit = None
+    calibrated = cost_model(fit).estimate(k) if fit else None
     return SpeculationExplanation(
         scenario=cell.scenario,
         arm=cell.arm,
@@ -219,7 +238,28 @@ def _speculation(
         break_even_rate=comparison.break_even_rate,
         draft_acceptance_rate=rate,
         side=_side(rate, comparison.break_even_rate),
+        calibrated_step_cost=calibrated,
+        calibrated_per_draft=fit.per_draft.point if fit else None,
+        calibration=fit.run if fit else None,
+        agrees_with_calibration=agree(cost, calibrated) if calibrated else None,
     )
+
+
+def _calibrations(
+    report: Report, models: Mapping[str, ReadBytes], fits: Fits
+) -> tuple[ExplainedCalibration, ...]:
+    """Each fit beside the bytes of the first arm that drafts like it."""
+    found = []
+    for fit in {id(fit): fit for fit in fits.values()}.values():
+        cells = [cell for cell in report.cells if fits.get((cell.arm, cell.load.label)) is fit]
+        known = [cell for cell in cells if cell.arm in models][:1]
+        predicted = {
+            k: predict_cell(cell, models[cell.arm], None, k).step_cost_overlap
+            for cell in known
+            for k in fit.at
+        }
+        found.append(explain_fit(fit, [*dict.fromkeys(cell.arm for cell in cells)], predicted))
+    return tuple(found)
 
 
 def _side(rate: Estimate | None, break_even: Estimate | None) -> Side | None:

@@ -14,6 +14,7 @@ from sakiyomi.explain import Explanation, SpeculationExplanation, find_cell, pre
 from sakiyomi.models.kv_cache import kv_bytes
 from sakiyomi.models.roofline import MAX_DEFAULT_K, Device
 from sakiyomi.models.weights import ReadBytes
+from sakiyomi.pairing import drafts_fully
 from sakiyomi.results import Cell, Report
 
 FP8_BYTES = 1.0
@@ -88,15 +89,20 @@ def positions_of(cell: Cell) -> tuple[tuple[float, ...], str] | None:
 
 
 def _other_k(cell: Cell, one: SpeculationExplanation, read: ReadBytes | None) -> list[WhatIf]:
-    """Speed at other k under two splits of the measured cost: all per draft, or bytes per draft."""
+    """Speed at other k by the calibrated cost per draft, else by two splits of the measured cost.
+
+    The two: all of it per draft, or its bytes per draft and the rest once a step.
+    """
     known = positions_of(cell)
     k = one.num_speculative_tokens
-    if known is None or not k or one.step_cost.point <= 1:
-        return []
+    if known is None or not k or one.step_cost.point <= 1 or not drafts_fully(cell):
+        return []  # other draft lengths would be found more or less often too
     positions, origin = known
     excess = one.step_cost.point - 1
     slopes = [excess / k]
-    if read is not None and read.draft is not None:
+    if one.calibrated_per_draft is not None:
+        slopes = [one.calibrated_per_draft]
+    elif read is not None and read.draft is not None:
         by_bytes = [predict_cell(cell, read, None, n).step_cost_overlap for n in (k, k + 1)]
         slopes.append(min(by_bytes[1] - by_bytes[0], excess / k))
     now = drafting.length_from_positions(positions[:k]) / one.step_cost.point
@@ -116,7 +122,8 @@ def _other_k(cell: Cell, one: SpeculationExplanation, read: ReadBytes | None) ->
                 assumption=f"acceptance {origin}; cost per draft "
                 + " or ".join(f"{slope:.3f}" for slope in slopes)
                 + " plain steps (all of the excess; or its bytes, the rest fixed)"
-                * (len(slopes) > 1),
+                * (len(slopes) > 1)
+                + " plain steps, as calibrated" * (one.calibrated_per_draft is not None),
                 tokens_per_s=plain * max(speeds),
                 gain=gains[-1],
                 gain_low=gains[0],

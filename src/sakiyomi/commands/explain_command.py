@@ -6,9 +6,12 @@ from pathlib import Path
 import msgspec
 
 from sakiyomi import store, terminal
+from sakiyomi.calibration import Calibration, fit_calibration
+from sakiyomi.commands.decide_command import read_calibration, read_requests
 from sakiyomi.commands.saved_report import read_report
-from sakiyomi.errors import CheckpointError, PlanError
+from sakiyomi.errors import CheckpointError, NotComparable, PlanError
 from sakiyomi.explain import Explanation, explain
+from sakiyomi.explained_calibration import fits_of_arms
 from sakiyomi.measured import is_speculative
 from sakiyomi.models import bandwidth
 from sakiyomi.models.checkpoint import open_checkpoint
@@ -20,6 +23,7 @@ from sakiyomi.record import ArmFacts, RunFacts
 from sakiyomi.report import explanation_text
 from sakiyomi.report import json as report_json
 from sakiyomi.results import Report
+from sakiyomi.store import RunReader
 from sakiyomi.what_if import OTHER_DEVICES, WhatIf, what_if, without_draft
 
 DRAFTLESS = ("ngram", "suffix", "lookup")
@@ -32,7 +36,8 @@ def explain_command(arguments: argparse.Namespace) -> int:
     report = read_report(reader)
     given = _given_models(arguments.model_dir)
     device = _device(arguments, report)
-    explanation, levers = explain_run(reader.facts, report, given, device)
+    fits = read_fits(reader, arguments.calibration)
+    explanation, levers = explain_run(reader.facts, report, given, device, fits)
     if arguments.json:
         filled = with_explanation(report, explanation, levers)
         terminal.write(report_json.render(filled).rstrip("\n"))
@@ -42,8 +47,24 @@ def explain_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def read_fits(reader: RunReader, calibration: str | None = None) -> tuple[Calibration, ...]:
+    """The fits of the calibration run that is named, else of the run itself if it is one."""
+    if calibration:
+        return read_calibration(calibration)
+    if reader.facts.kind != "calibration":
+        return ()
+    try:
+        return fit_calibration(reader.facts, read_requests(reader))
+    except NotComparable:  # not finished: its steps can be explained all the same
+        return ()
+
+
 def explain_run(
-    facts: RunFacts, report: Report, given: dict[str, str], device: Device | None
+    facts: RunFacts,
+    report: Report,
+    given: dict[str, str],
+    device: Device | None,
+    fits: tuple[Calibration, ...] = (),
 ) -> tuple[Explanation, tuple[WhatIf, ...]]:
     """Explain with the models that can be found; arms without one are named with the reason."""
     models: dict[str, ReadBytes] = {}
@@ -53,7 +74,16 @@ def explain_run(
             models[arm.name] = arm_model(facts, arm, given.get(arm.name) or given.get(""))
         except CheckpointError as error:
             unknown[arm.name] = f"{error.message}; {error.hint or 'name it with --model-dir'}"
-    explanation = explain(report, models, device, unknown)
+    mine = fits_of_arms(facts.arms, facts.plan.loads, fits)
+    unused = {fit.run: fit for fit in fits if fit not in mine.values()}
+    for run, fit in unused.items():
+        terminal.warn(
+            f"{run}: no arm here drafts like it ({fit.engine}, {fit.model}, {fit.method}, "
+            f"{fit.load}): not used"
+        )
+    explanation = explain(report, models, device, unknown, mine)
+    if facts.kind == "calibration":  # forced acceptance: nothing to be gained
+        return explanation, ()
     others = [d for d in known_devices() if d.name in OTHER_DEVICES]
     return explanation, what_if(report, explanation, models, others)
 

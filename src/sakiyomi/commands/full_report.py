@@ -25,7 +25,8 @@ def fill_report(report: Report, reader: RunReader, *, with_requests: bool = Fals
     """The report with explanation, decision and segments; for pages with its requests too."""
     explained = explain_run(reader.facts, report, {}, known_device(report), read_fits(reader))
     report = with_explanation(report, *explained)
-    report = with_decision(report, decide_run(reader, report, dict(reader.facts.plan.slo)))
+    if reader.facts.kind == "workload":  # a calibration forces its acceptance: nothing to decide
+        report = with_decision(report, decide_run(reader, report, dict(reader.facts.plan.slo)))
     return msgspec.structs.replace(
         report,
         segments=find_segments(reader.facts, reader.records()),

@@ -207,7 +207,7 @@ def _calibration(one: ExplainedCalibration, say: Language) -> str:
         return text
     return text + say(
         "calibration_bytes",
-        fixed=number(one.predicted_fixed),
+        fixed=number(round(one.predicted_fixed, 4) + 0.0),  # no noise of a fit, no minus zero
         per_draft=number(one.predicted_per_draft),
         at=say.join(f"C({k}) = {number(step.predicted or 0)}" for k, step in at.items()),
         rest=number(one.per_draft.point - one.predicted_per_draft),
