@@ -13,8 +13,15 @@ EDGES_NATS = (0.01, 0.1, 0.5, 1.0, 2.0)
 """The same for every scenario, so that their lines compare; most tokens are nearly certain."""
 
 
+MIN_TOKENS = 20
+"""Of a bin, for an interval."""
+
+
 class AcceptanceBin(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens between two uncertainties, nats; the last bin has no upper end."""
+    """Tokens between two uncertainties, nats; the last bin has no upper end.
+
+    `rate` has no interval where few tokens fell in, or where all had the same luck.
+    """
 
     low: float
     high: float | None
@@ -41,5 +48,7 @@ def acceptance_bins(
         rate = stats.estimate_ratio(pairs, seed, upper=1.0) if pairs else None
         if rate is not None:
             num_tokens = sum(map(len, kept))
+            if num_tokens < MIN_TOKENS or rate.low == rate.high:
+                rate = msgspec.structs.replace(rate, low=None, high=None)
             found.append(AcceptanceBin(low=low, high=high, num_tokens=num_tokens, rate=rate))
     return tuple(found)

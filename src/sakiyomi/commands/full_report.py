@@ -15,6 +15,7 @@ from sakiyomi.errors import SakiyomiError
 from sakiyomi.models.devices import find_reported
 from sakiyomi.models.roofline import Device
 from sakiyomi.record import RunFacts
+from sakiyomi.report import why_text
 from sakiyomi.request_list import list_requests
 from sakiyomi.results import Report
 from sakiyomi.segments import find_segments
@@ -63,8 +64,8 @@ def found_why(reader: RunReader) -> dict[str, Any] | None:
     source = beside or (reader if asked else None)
     if source is None:
         return None
-    content: dict[str, Any] = msgspec.to_builtins(read_why(source))
-    return content
+    why = read_why(source)
+    return {**msgspec.to_builtins(why), "summary": why_text.summary(why)}
 
 
 def page_requests(reader: RunReader) -> RequestList | None:

@@ -4,6 +4,12 @@ from sakiyomi.report import format as fmt
 from sakiyomi.report.text import SOURCE_WORDS
 from sakiyomi.results import Cell, Report
 
+SECTIONS = {
+    "explanation": "Explanation",
+    "why": "Entropy and acceptance",
+    "decision": "Decision",
+}
+
 
 def render(report: Report) -> str:
     """The table with intervals, its sources, and every caution."""
@@ -29,10 +35,10 @@ def render(report: Report) -> str:
             for caution in cell.cautions
         ]
     lines += ["## Cautions", "", *dict.fromkeys(cautions), ""] if cautions else []
-    for section in ("explanation", "decision"):
+    for section, title in SECTIONS.items():
         content = getattr(report, section)
         if content and content.get("summary"):
-            lines += [f"## {section.capitalize()}", ""]
+            lines += [f"## {title}", ""]
             lines += [_escape(text) + "\n" for text in content["summary"]]
     return "\n".join(lines).rstrip() + "\n"
 

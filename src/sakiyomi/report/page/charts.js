@@ -40,7 +40,7 @@ const CHARTS = {
       node.append(svg("line", { class: "grid", x1: x(value), x2: x(value), y1: 8, y2: height - 40 }));
     xAxis(node, x, ticks(0, top, width / 110), height - 42, tickText, W.speed, width - room);
     for (const [path, mine] of byPath) {
-      node.append(svg("text", { x: 0, y: y + 17, style: "font-weight:600" }, path));
+      node.append(svg("text", { x: 0, y: y + 17, style: "font-weight:600" }, fitted(path, width, 600)));
       y += 27;
       for (const cell of mine) {
         const e = cell.decode_tokens_per_s;
@@ -194,9 +194,9 @@ function predictedBand(node, x, y, band) {
 }
 const longest = (cells) => cells.map((c) => c.acceptance.per_position)
   .reduce((a, b) => (b.length > a.length ? b : a), []);
-function fitted(text, width) {
+function fitted(text, width, weight) {
   let kept = text;
-  while (kept.length > 3 && textWidth(kept) > width) kept = kept.slice(0, -2);
+  while (kept.length > 3 && textWidth(`${kept}…`, weight) > width) kept = kept.slice(0, -1);
   return kept === text ? text : `${kept}…`;
 }
 function frame(panel, title, height, xs, ys, { xValues, xFormat = tickText, yFormat = tickText,

@@ -68,10 +68,11 @@ function canvas(parent, height, label) {
   node.addEventListener("blur", hideTip);
   return { node, width, height };
 }
-function textWidth(text) {
-  let width = 0;
-  for (const c of String(text)) width += c.codePointAt(0) > 0x2e80 ? 12.5 : 7.1;
-  return width;
+const PEN = document.createElement("canvas").getContext("2d");
+const FONT = getComputedStyle(document.body).fontFamily;
+function textWidth(text, weight = 400) { // of a chart's text, in pixels
+  PEN.font = `${weight} 12.5px ${FONT}`;
+  return PEN.measureText(String(text)).width;
 }
 
 const tip = html("div", { id: "tip", role: "status", hidden: "" });

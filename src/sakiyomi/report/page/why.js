@@ -49,7 +49,7 @@ function gapPanel(place, gaps) { // a gap in acceptance, and the part of it that
   xAxis(node, x, values, height - 42, points, W.points, width - 48);
   gaps.forEach((g, i) => {
     const title = `${g.arm}: ${g.higher} – ${g.lower}`;
-    node.append(svg("text", { x: 0, y: i * 62 + 14, style: "font-weight:600" }, fitted(title, width - 4)));
+    node.append(svg("text", { x: 0, y: i * 62 + 14, style: "font-weight:600" }, fitted(title, width - 4, 600)));
     [[W.gap, g.gap, false], [W.gap_explained, g.explained, true]].forEach(([name, e, hollow], row) => {
       const y = i * 62 + 28 + row * 20;
       node.append(svg("text", { class: "soft", x: 12, y: y + 4 }, name));
