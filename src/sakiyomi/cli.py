@@ -225,6 +225,26 @@ def _decide(arguments: Arguments) -> int:
     return decide_command(arguments)
 
 
+def _watch_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("urls", nargs="+", metavar="[NAME=]URL", help="running servers, or their metrics pages")
+    add("--every", metavar="TIME", default="5", help="between two readings, seconds or 1m (5)")
+    add("--for", dest="watch_for", metavar="TIME|N", help="end after 10m, or N readings (Ctrl-C)")
+    add("--against", metavar="RUN", help="draw the break-even that a run measured beside it")
+    add("--metrics-url", action="append", default=[], metavar="[NAME=]URL", help="repeatable")
+    add("--engine", help="vllm, sglang, ... (found out by itself when left out)")
+    add("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
+    add("--ca-file", metavar="FILE", help="certificates of a private CA")
+    add("--insecure", action="store_true", help="do not verify TLS certificates")
+    add("--json", action="store_true", help="a JSON line a reading, only that")
+
+
+def _watch(arguments: Arguments) -> int:
+    from sakiyomi.commands.watch_command import watch_command
+
+    return watch_command(arguments)
+
+
 def _scenarios_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("action", nargs="?", choices=("list", "show", "import"), default="list")
@@ -278,6 +298,7 @@ VERBS: tuple[Verb, ...] = (
     ("report", "a run as .html, .md, .json, .csv or text", _report_arguments, _report),
     ("export", "the requests of a run as a table", _export_arguments, _export),
     ("bytes", "read bytes and ceilings of a model", _bytes_arguments, _bytes),
+    ("watch", "live acceptance and speed of running servers", _watch_arguments, _watch),
     ("scenarios", "built-in scenarios; make one from own logs", _scenarios_arguments, _scenarios),
     ("history", "runs on this machine", _history_arguments, _history),
     ("fake-engine", "a server with scripted truth", _fake_engine_arguments, _fake_engine),

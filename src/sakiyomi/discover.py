@@ -62,12 +62,7 @@ async def discover(
     """
     root = api_root(url)
     models = await _models(client, root)
-    pages = await _pages(client, _server_root(root), _info_paths(arm))
-    engine = find_engine(arm.engine)
-    if arm.engine == "openai":
-        if recognise(pages) == "openai":  # reading /metrics empties TensorRT-LLM's: last of all
-            pages = {**pages, **await _pages(client, _server_root(root), ("/metrics",))}
-        engine = find_engine(recognise(pages))
+    engine, pages = await recognise_server(client, arm, root)
     api = _api(root, engine)
     if api != root and not models:
         models = await _models(client, api)
@@ -103,6 +98,19 @@ async def discover(
         thinking=thinking,
         max_tokens_field=cap,
     )
+
+
+async def recognise_server(client: Client, arm: Arm, root: str) -> tuple[Engine, Mapping[str, str]]:
+    """The arm's engine, found out where it is not named, and the pages that told. No completion.
+
+    A server that answers nothing is `openai` without pages.
+    """
+    pages = await _pages(client, _server_root(root), _info_paths(arm))
+    if arm.engine != "openai":
+        return find_engine(arm.engine), pages
+    if recognise(pages) == "openai":  # reading /metrics empties TensorRT-LLM's: last of all
+        pages = {**pages, **await _pages(client, _server_root(root), ("/metrics",))}
+    return find_engine(recognise(pages)), pages
 
 
 def _told_facts(
@@ -228,8 +236,16 @@ async def read_metrics(
     client: Client, engine: Engine, url: str, model: str | None
 ) -> tuple[Response, EngineMetrics]:
     """Fetch and read one metrics page. Raises MetricsError that says what to do."""
+    response = await fetch_metrics(client, engine, url)
+    return response, engine.read_metrics(response.text, model)
+
+
+async def fetch_metrics(
+    client: Client, engine: Engine, url: str, *, timeout_s: float = 20
+) -> Response:
+    """A metrics page that answered 200. Raises MetricsError that says what to do."""
     try:
-        response = await client.fetch(url, timeout_s=20)
+        response = await client.fetch(url, timeout_s=timeout_s)
     except EngineError as error:
         raise MetricsError(error.message, error.hint) from error
     if response.status in (401, 403):
@@ -239,7 +255,7 @@ async def read_metrics(
         )
     if response.status != 200:
         raise MetricsError(f"{url}: HTTP {response.status}", engine.metrics_hint)
-    return response, engine.read_metrics(response.text, model)
+    return response
 
 
 async def _metrics(
@@ -309,11 +325,10 @@ async def _probe_request(
         _check_answer(record, root)
         return wanted, True, cap, record
     record = await attempt()
-    if _refused(record) and "max_completion_tokens" in (
-        record.error.message if record.error else ""
-    ):
+    if _refused(record):
         cap = "max_completion_tokens"
-        record = await attempt()
+        other = await attempt()
+        cap, record = ("max_tokens", record) if _refused(other) else (cap, other)
     _check_answer(record, root)
     taken: tuple[dict[str, Any], ...] = ()
     refused: list[str] = []

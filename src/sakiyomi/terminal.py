@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TextIO
 from sakiyomi.errors import WriteError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
@@ -64,6 +66,26 @@ def _write(text: str, target: TextIO | None) -> None:
 def width() -> int:
     """Columns of the terminal; 80 where there is none."""
     return shutil.get_terminal_size((80, 24)).columns
+
+
+def is_terminal() -> bool:
+    """Whether a person looks at standard output."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+@contextlib.contextmanager
+def live() -> "Iterator[Callable[[str], None]]":
+    """Draws a text anew in its place on the terminal; at the end it is gone."""
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False, transient=True) as screen:
+
+        def redraw(text: str) -> None:
+            encoding = sys.stdout.encoding
+            screen.update(Text(printable(text, encoding), no_wrap=True), refresh=True)
+
+        yield redraw
 
 
 class Progress:

@@ -33,16 +33,16 @@ Requests = Mapping[tuple[str, str, str], Sequence[Measured]]
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def parse_time(text: str) -> float:
+def parse_time(text: str, flag: str = "--budget") -> float:
     """`90s`, `10m`, `1h30m` or plain seconds -> seconds. Raises PlanError on anything else."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([smh])", text)
     if re.fullmatch(r"\d+(?:\.\d+)?", text):
         parts = [(text, "s")]
     elif not parts or "".join(number + unit for number, unit in parts) != text:
-        raise PlanError(f"--budget {text}: no time", "write 90s, 10m or 1h30m")
+        raise PlanError(f"{flag} {text}: no time", "write 90s, 10m or 1h30m")
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if seconds <= 0:
-        raise PlanError(f"--budget {text}: expected more than 0 s")
+        raise PlanError(f"{flag} {text}: expected more than 0 s")
     return seconds
 
 

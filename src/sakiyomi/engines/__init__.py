@@ -81,6 +81,18 @@ def recognise(pages: Mapping[str, str]) -> str:
     return best if shown[best] else "openai"
 
 
+def engines_on(text: str) -> list[Engine]:
+    """The engines whose families a metrics page has; a federated one has several's."""
+    return [
+        engine
+        for engine in ENGINES.values()
+        if any(
+            path.endswith("/metrics") and re.search(rf"^(?:# \w+ )?(?:{sign})", text, re.MULTILINE)
+            for path, sign in engine.signs
+        )
+    ]
+
+
 def recognise_fingerprint(fingerprint: str | None) -> str | None:
     """The name of the engine that signs its answers so, or None."""
     return next(
