@@ -25,6 +25,7 @@ from sakiyomi.results import Cell, Comparison, Report
 from sakiyomi.stats import Estimate
 
 Side = Literal["above", "below", "contains"]
+Basis = Literal["nominal", "measured"]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +56,8 @@ class StepExplanation(msgspec.Struct, frozen=True, kw_only=True):
     ceiling_measured_tokens_per_s: float | None
     attained_nominal: float | None
     attained_measured: float | None
+    above_ceiling: Basis | None = None
+    """The bandwidth that this step would have had to exceed: something here is wrong."""
 
 
 class SpeculationExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +174,7 @@ def _step(cell: Cell, read: ReadBytes, device: Device | None) -> StepExplanation
     ceilings = {
         ceiling.basis: ceiling.steps_per_s * per_step for ceiling in predicted.ceilings
     }  # of one sequence, as the measured rate is
+    attained = {basis: rate / ceiling for basis, ceiling in ceilings.items()}
     return StepExplanation(
         scenario=cell.scenario,
         arm=cell.arm,
@@ -189,9 +193,18 @@ def _step(cell: Cell, read: ReadBytes, device: Device | None) -> StepExplanation
         bytes_per_s=predicted.step_bytes_overlap * rate / per_step,
         ceiling_nominal_tokens_per_s=ceilings.get("nominal"),
         ceiling_measured_tokens_per_s=ceilings.get("measured"),
-        attained_nominal=rate / ceilings["nominal"] if "nominal" in ceilings else None,
-        attained_measured=rate / ceilings["measured"] if "measured" in ceilings else None,
+        attained_nominal=attained.get("nominal"),
+        attained_measured=attained.get("measured"),
+        above_ceiling=_above(attained, device),
     )
+
+
+def _above(attained: Mapping[Basis, float], device: Device | None) -> Basis | None:
+    """Which ceiling was passed, of those that bound a step."""
+    if attained.get("nominal", 0.0) > 1:
+        return "nominal"
+    bounds = device is not None and device.measures_memory
+    return "measured" if bounds and attained.get("measured", 0.0) > 1 else None
 
 
 def _speculation(

@@ -157,10 +157,37 @@ def test_more_than_the_measured_ceiling_is_called_a_defect(founding):
     report, explanation, levers = founding
     import msgspec
 
-    slow = msgspec.structs.replace(explanation.device, measured_bytes_per_s=5e11)
-    reader = store.open_run("founding-case")
-    wrong, _ = explain_run(reader.facts, report, {}, slow)
-    assert any("cannot be" in text for text in explanation_text.above_ceiling(wrong))
+    def above(**change):
+        device = msgspec.structs.replace(explanation.device, **change)
+        explained, _ = explain_run(store.open_run("founding-case").facts, report, {}, device)
+        return explanation_text.above_ceiling(explained)
+
+    read = above(measured_bytes_per_s=5e11, measured_kind="streaming read")
+    assert all("of the measured ceiling cannot be" in text for text in read)
+    # 16.54 GB at 500 GB/s: 30.2 tok/s
+    assert read[0].startswith(f"ja_chat x plain: {72.0 / (5e11 / 16.542e9):.0%} of")
+    assert "of the nominal ceiling cannot be" in above(nominal_bytes_per_s=5e11)[0]
+    # what others' decode steps or a GEMM reached is no bound of this one
+    assert above(measured_bytes_per_s=5e11, measured_kind="e2e decode (57%)") == []
+    assert above(measured_bytes_per_s=5e11, measured_kind="GEMM bf16") == []
     assert explanation_text.above_ceiling(explanation) == []
     filled = with_explanation(report, explanation, levers)
     assert filled.explanation["summary"]
+
+
+def test_arms_that_seldom_draft_have_no_lever_of_another_length(founding):
+    """What another k would find is not known where only some steps find a draft."""
+    import msgspec
+
+    report, explanation, _ = founding
+
+    def seldom(cell):
+        found = cell.acceptance
+        seen = {"draft_coverage": 0.1, "num_drafts": 85.0}
+        return msgspec.structs.replace(
+            cell, acceptance=found and msgspec.structs.replace(found, **seen)
+        )
+
+    rare = msgspec.structs.replace(report, cells=[seldom(cell) for cell in report.cells])
+    kinds = [{row.kind for row in what_if(r, explanation, {})} for r in (report, rare)]
+    assert kinds == [{"draft_length"}, set()]

@@ -38,6 +38,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     source_measured: str = ""
     note: str = ""
 
+    @property
+    def measures_memory(self) -> bool:
+        """Whether what was measured bounds a step: a read does, a GEMM or another decode no."""
+        return not any(word in self.measured_kind for word in ("GEMM", "decode"))
+
 
 class StepPart(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a speculative step by what they are read for; `draft_*` over all k passes."""

@@ -66,16 +66,17 @@ def sentences(explanation: Explanation, say: Language = EN) -> list[str]:
 
 
 def above_ceiling(explanation: Explanation, say: Language = EN) -> list[str]:
-    """A measured speed above a measured ceiling is a defect of the model, and said."""
+    """A measured speed above a ceiling is a defect of bytes or bandwidth, and said."""
     return [
         say(
             "above_ceiling",
             scenario=step.scenario,
             arm=step.arm,
-            share=f"{step.attained_measured:.0%}",
+            share=f"{getattr(step, f'attained_{step.above_ceiling}'):.0%}",
+            basis=say(f"basis_{step.above_ceiling}"),
         )
         for step in explanation.steps
-        if step.attained_measured is not None and step.attained_measured > 1
+        if step.above_ceiling is not None
     ]
 
 
@@ -169,7 +170,7 @@ def _speculation(one: SpeculationExplanation, say: Language) -> str:
             explained_ms=number(one.explained_s * 1000),
             rest_ms=number((one.unexplained_s or 0) * 1000),
         )
-        if one.explained_at_device_s is not None:
+        if one.explained_at_device_s:
             text += say("at_device", ms=number(one.explained_at_device_s * 1000))
         text += say("stop")
     if one.calibrated_step_cost is not None:
