@@ -132,6 +132,28 @@ def check_texts(facts: RunFacts, texts: Texts) -> tuple[TextCheck, ...]:
     return tuple(found)
 
 
+def settle_texts(
+    run: Sequence[TextCheck], told: Sequence[TextCheck], loads: Sequence[str]
+) -> tuple[TextCheck, ...]:
+    """The checks of a run, or those of its pass with logprobs (`--why`) where these know more.
+
+    The pass asks the same conversations greedily: it tells of scenarios that the run samples, of
+    near ties, and of an arm that no near tie excuses. What it says of an arm holds at all loads.
+    """
+    settled = {(check.scenario, check.arm, check.load): check for check in run}
+    for check in told:
+        for load in loads:
+            key = check.scenario, check.arm, load
+            known = settled.get(key)
+            if (
+                known is None
+                or check.verdict == "differs"
+                or (known.verdict, check.verdict) == ("not_told", "near_ties")
+            ):
+                settled[key] = msgspec.structs.replace(check, load=load)
+    return tuple(settled.values())
+
+
 def plain_twin(arm: ArmFacts, arms: Sequence[ArmFacts]) -> ArmFacts | None:
     """The first arm of the same model and quantization that does not speculate."""
     return next(

@@ -7,20 +7,19 @@ draft reached it: accepted, or the target's own token after a rejection.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import msgspec
 
 from sakiyomi import intervals, stats
 from sakiyomi.acceptance_bins import AcceptanceBin, acceptance_bins
-from sakiyomi.detail import Piece
-from sakiyomi.draft_map import map_answer
 from sakiyomi.engines import find_engine
 from sakiyomi.explained_gap import GapShare, TokenFact, Unit, find_gap
 from sakiyomi.measured import drafts_every_step, is_speculative
 from sakiyomi.record import ArmFacts, RequestRecord, RunFacts
 from sakiyomi.stats import Estimate
 from sakiyomi.text_kinds import near_sentence_end
-from sakiyomi.token_logprobs import Uncertainty, entries, placed_tokens, uncertainty
+from sakiyomi.token_logprobs import PlacedToken, entries, placed_tokens, uncertainty
 
 MIN_TOKENS = 30
 """Tokens of a conversation from which its own correlation is taken."""
@@ -66,8 +65,6 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 
 Key = tuple[str, str]
 """(scenario, arm)."""
-Outcomes = list[tuple[bool, int]]
-"""(accepted, which of the piece's tokens) for the tokens of a piece that a draft reached."""
 
 
 def find_why(facts: RunFacts, records: Sequence[RequestRecord]) -> Why:
@@ -110,18 +107,23 @@ def token_facts(
     An engine that gives no alternatives for drafted tokens (llama.cpp) borrows those of a plain
     arm's answer to the same prompt, as far as both texts are the same.
     """
-    pieces = map_answer(record, find_engine(arm.engine), arm)
-    if not pieces:
+    reached = _outcomes(record, arm)
+    if reached is None:
         return "its events do not tell decode steps"
     own = entries(record)
-    is_whole = len(own) == sum(piece.num_tokens for piece in pieces)
-    outcomes = _outcomes(record, arm, pieces)
-    num_reached = sum(map(len, outcomes))
-    if is_whole and _told(own):
-        return _by_order(pieces, outcomes, own), num_reached
-    if baseline is not None and _told(entries(baseline)):
-        return _by_offset(pieces, outcomes, baseline), num_reached
-    return _why_untold(record, own)
+    if len(own) == sum(_counts(record)) and _told(own):
+        known = _own(record, own)
+    elif baseline is not None and _told(entries(baseline)):
+        known = _lent(record, baseline)
+    else:
+        return _why_untold(record, own)
+    text = "".join(record.event_text)
+    facts = []
+    for index, accepted in reached.items():
+        if index in known and (told := uncertainty(known[index].entry)) is not None:
+            at_end = near_sentence_end(text, known[index].offset)
+            facts.append(TokenFact(told.entropy, told.surprisal, accepted, told.unlisted, at_end))
+    return facts, len(reached)
 
 
 def _why_untold(record: RequestRecord, own: Sequence[Mapping[str, object]]) -> str:
@@ -136,85 +138,71 @@ def _why_untold(record: RequestRecord, own: Sequence[Mapping[str, object]]) -> s
     )
 
 
-def _by_order(
-    pieces: Sequence[Piece],
-    outcomes: Sequence[Outcomes],
-    own: Sequence[Mapping[str, object]],
-) -> list[TokenFact]:
-    facts: list[TokenFact] = []
-    text = "".join(piece.text for piece in pieces)
-    at = offset = 0
-    for piece, reached in zip(pieces, outcomes, strict=True):
-        texts = [str(entry.get("token") or "") for entry in own[at : at + piece.num_tokens]]
-        for accepted, place in reached:
-            known = uncertainty(own[at + place])
-            if known is not None:
-                # bytes of a character show as other text: never past the piece's own
-                start = offset + min(len("".join(texts[:place])), len(piece.text))
-                facts.append(_fact(known, text, start, accepted=accepted))
-        at += piece.num_tokens
-        offset += len(piece.text)
-    return facts
-
-
-def _fact(known: Uncertainty, text: str, offset: int, *, accepted: bool) -> TokenFact:
-    return TokenFact(
-        known.entropy,
-        known.surprisal,
-        accepted,
-        known.unlisted,
-        near_sentence_end(text, offset),
-    )
-
-
-def _outcomes(record: RequestRecord, arm: ArmFacts, pieces: Sequence[Piece]) -> list[Outcomes]:
-    """What drafts made of each piece's tokens.
+def _outcomes(record: RequestRecord, arm: ArmFacts) -> dict[int, bool] | None:
+    """Whether a draft of it was accepted, by token of the answer, where a draft reached it.
 
     The end of an answer can cut its last step inside the accepted drafts, which only a server
     that counts each step tells: without that the last step is left out.
     """
+    found = find_engine(arm.engine).group_steps(record)
+    if not found:
+        return None
     k = arm.num_speculative_tokens if drafts_every_step(arm) else None
-    is_by_token = bool(record.event_step_mark)
-    found = [_outcome(piece, k, is_by_token=is_by_token) for piece in pieces]
-    if pieces[-1].num_draft_tokens is None:
-        found[-1] = []
-    return found
-
-
-def _outcome(piece: Piece, k: int | None, *, is_by_token: bool) -> Outcomes:
-    """`k`: what a step drafts where the engine does not tell."""
-    if piece.mark == "accepted":
-        return [(True, 0)]
-    if piece.mark == "corrected" and is_by_token:
-        return [(False, 0)]
-    num_drafted = k if piece.num_draft_tokens is None else piece.num_draft_tokens
-    num_accepted = piece.num_accepted_tokens
-    if piece.mark not in ("corrected", "step") or not num_drafted or num_accepted is None:
-        return []
-    outcomes = [(True, place) for place in range(min(piece.num_tokens, num_accepted))]
-    if num_accepted < min(piece.num_tokens, num_drafted):
-        outcomes.append((False, num_accepted))
+    is_marked = bool(record.event_step_mark)
+    outcomes: dict[int, bool] = {}
+    start = 1 if is_marked else _counts(record)[0]  # what prefill gave
+    for number, step in enumerate(found, start=1):
+        drafted, accepted = step.num_draft_tokens, step.num_accepted_tokens
+        if drafted is None and not is_marked and number < len(found):
+            drafted, accepted = k, step.num_tokens - 1
+        if drafted and accepted is not None and accepted <= drafted:
+            num_accepted = min(accepted, step.num_tokens)
+            outcomes.update(dict.fromkeys(range(start, start + num_accepted), True))
+            if accepted < min(step.num_tokens, drafted):
+                outcomes[start + accepted] = False
+        start += step.num_tokens
     return outcomes
 
 
-def _by_offset(
-    pieces: Sequence[Piece],
-    outcomes: Sequence[Outcomes],
-    baseline: RequestRecord,
-) -> list[TokenFact]:
-    """Tokens of one-token pieces that are tokens of the plain answer too."""
+def _counts(record: RequestRecord) -> list[int]:
+    return [1 if number is None else number for number in record.event_tokens]
+
+
+def _own(record: RequestRecord, own: Sequence[dict[str, Any]]) -> dict[int, PlacedToken]:
+    """The answer's own tokens; inside an event their places are as good as their texts."""
+    found: dict[int, PlacedToken] = {}
+    index = offset = 0
+    for text, count in zip(record.event_text, _counts(record), strict=True):
+        inside = 0
+        for entry in own[index : index + count]:
+            found[index] = PlacedToken(offset + min(inside, len(text)), "", entry)
+            inside += len(str(entry.get("token") or ""))
+            index += 1
+        offset += len(text)
+    return found
+
+
+def _lent(record: RequestRecord, baseline: RequestRecord) -> dict[int, PlacedToken]:
+    """Tokens of the plain answer, by the token of this one that each is, until they differ."""
     starts = {token.offset: token for token in placed_tokens(baseline)}
-    text, facts, offset = "".join(baseline.event_text), [], 0
-    for piece, reached in zip(pieces, outcomes, strict=True):
-        if text[offset : offset + len(piece.text)] != piece.text:
-            break  # from here on the answers differ
-        token = starts.get(offset)
-        if token is not None and piece.num_tokens == 1 and token.text == piece.text:
-            known = uncertainty(token.entry)
-            if known is not None:
-                facts += [_fact(known, text, offset, accepted=ok) for ok, _ in reached]
-        offset += len(piece.text)
-    return facts
+    plain = "".join(baseline.event_text)
+    found: dict[int, PlacedToken] = {}
+    index = offset = 0
+    is_held = False
+    for text, count in zip(record.event_text, _counts(record), strict=True):
+        end = offset + len(text)
+        if plain[offset:end] != text:
+            break
+        tokens: list[PlacedToken] = []
+        while offset < end and offset in starts:
+            tokens.append(starts[offset])
+            offset += len(tokens[-1].text)
+        if offset == end and len(tokens) == count and not is_held:
+            found |= dict(enumerate(tokens, start=index))
+        is_held = not text and (is_held or count > 0)
+        index += count
+        offset = end
+    return found
 
 
 def _told(told: Sequence[Mapping[str, object]]) -> bool:

@@ -11,6 +11,7 @@ from sakiyomi.lossless import (
     collect_texts,
     find_divergence,
     plain_twin,
+    settle_texts,
 )
 from sakiyomi.plan import Plan
 from sakiyomi.record import RequestError, RequestKey, RequestRecord
@@ -87,14 +88,17 @@ def logprobs(gap):
     return [*tokens, {"token": "jumps", "logprob": -0.7, "top_logprobs": rivals}]
 
 
-@pytest.mark.parametrize(("gap", "verdict"), [(0.1, "near_ties"), (3.0, "differs")])
-def test_logprobs_tell_near_ties_from_faults(gap, verdict):
-    records = [
+def diverging(gap):
+    return [
         record("plain", "c0", LONG, logprobs=logprobs(gap)),
         record("mtp", "c0", LONG[:20] + "leaps"),
         *(record(arm, f"c{i}", LONG) for i in range(1, 4) for arm in ("plain", "mtp")),
     ]
-    (check,) = checked(records)
+
+
+@pytest.mark.parametrize(("gap", "verdict"), [(0.1, "near_ties"), (3.0, "differs")])
+def test_logprobs_tell_near_ties_from_faults(gap, verdict):
+    (check,) = checked(diverging(gap))
     assert check.first.gap_nats == pytest.approx(gap)
     assert check.verdict == verdict
 
@@ -157,3 +161,41 @@ def test_arms_that_share_a_server_have_other_prompts():
 def test_failed_requests_are_left_out():
     broken = record("mtp", "c0", "", error=RequestError(kind="reset", message="gone"))
     assert checked([record("plain", "c0", LONG), broken]) == ()
+
+
+def test_a_pass_with_logprobs_settles_what_the_run_left_open():
+    (near,) = checked(diverging(0.1))
+    (gross,) = checked(diverging(3.0))
+    (open_,) = checked(pairs({3: LONG[:20] + "leaps over"}))
+    (same,) = checked(pairs({}))
+    verdicts = [
+        settle_texts(run, told, ["closed-1"])[0].verdict
+        for run, told in (
+            ([open_], [near]),
+            ([open_], [gross]),
+            ([open_], [same]),
+            ([same], [gross]),
+            ([same], [near]),
+            ([], [near]),
+        )
+    ]
+    assert verdicts == ["near_ties", "differs", "not_told", "differs", "same", "near_ties"]
+    assert [c.load for c in settle_texts([], [gross], ["closed-1", "closed-4"])] == [
+        "closed-1",
+        "closed-4",
+    ]
+
+
+def test_a_character_in_several_tokens_leaves_a_near_tie_untold():
+    """vLLM shows the first bytes of a character as nothing: which token parted is not known."""
+    told = [
+        {"token": token, "logprob": -0.7, "top_logprobs": [{"token": other, "logprob": -2.0}]}
+        for token, other in (("猫", "犬"), ("", "は"), ("\N{REPLACEMENT CHARACTER}が", "の"))
+    ]
+    plain = record("plain", "c0", "", logprobs=told)
+    plain = msgspec.structs.replace(plain, event_text=["猫", "", "が"], event_tokens=[1, 1, 1])
+    (check,) = checked([plain, record("mtp", "c0", "猫の")])
+    assert check.first.character == 1
+    assert check.first.gap_nats is None
+    (check,) = checked([plain, record("mtp", "c0", "犬が")])
+    assert check.first.gap_nats == pytest.approx(1.3)

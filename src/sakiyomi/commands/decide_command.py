@@ -9,12 +9,13 @@ from sakiyomi import handover, store, terminal
 from sakiyomi.analyse import reduce_records
 from sakiyomi.calibration import Calibration, fit_calibration
 from sakiyomi.commands.saved_report import read_report
+from sakiyomi.commands.why_command import open_why, read_texts
 from sakiyomi.compare import compare_runs, read_side
 from sakiyomi.decide import Decision, Known, decide, judge_regression, with_regression
 from sakiyomi.engines import find_engine
 from sakiyomi.errors import CheckpointError, PlanError, SakiyomiError
 from sakiyomi.launch import fill_command
-from sakiyomi.lossless import check_texts, collect_texts
+from sakiyomi.lossless import TextCheck, settle_texts
 from sakiyomi.measured import Measured, is_speculative
 from sakiyomi.next_experiment import Source
 from sakiyomi.plan import Arm, Slo
@@ -55,12 +56,19 @@ def decide_run(
     facts = reader.facts
     requests = read_requests(reader)
     known = Known(
-        texts=check_texts(facts, collect_texts(reader.records())),
+        texts=_texts(reader),
         calibrations=fits,
         draft_costs=_draft_costs(facts, report),
         source=_source(reader),
     )
     return decide(facts, report, requests, slo, known)
+
+
+def _texts(reader: RunReader) -> tuple[TextCheck, ...]:
+    """Whether arms wrote the same, by the run and by its pass with logprobs where there is one."""
+    beside = open_why(reader.folder)
+    told = read_texts(beside) if beside else ()
+    return settle_texts(read_texts(reader), told, [load.label for load in reader.facts.plan.loads])
 
 
 def read_requests(reader: RunReader) -> Requests:

@@ -45,7 +45,8 @@ def why_pass(folder: Path, plan: Plan, arguments: argparse.Namespace, run_plan: 
     width = min(terminal.width(), 100)
     terminal.write("\n" + why_text.render(read_why(reader), width))
     for check in read_texts(reader):
-        terminal.write(textwrap.fill(text_sentence(check), width, break_on_hyphens=False) + "\n")
+        text = f"{check.scenario}: {text_sentence(check)}"
+        terminal.write(textwrap.fill(text, width, break_on_hyphens=False) + "\n")
     terminal.write(f"saved: {own if arguments.out else own.name}")
 
 
