@@ -164,7 +164,7 @@ def _steps(read: ReadBytes, predictions: Sequence[Prediction]) -> list[str]:
         row = (
             f"{step.k:>3}{size(step.verify_bytes):>12}{size(step.k * step.draft_bytes):>12}"
             f"{size(step.step_bytes):>12}{step.step_cost:>8.3f}"
-            f"{(step.step_cost - 1) / step.k:>12.1%}"
+            f"{_break_even(step):>12}"
         )
         lines.append(row + (f"{step.step_cost_overlap:>14.3f}" if is_moe else ""))
     if is_moe:
@@ -174,6 +174,12 @@ def _steps(read: ReadBytes, predictions: Sequence[Prediction]) -> list[str]:
             continued="  ",
         )
     return lines
+
+
+def _break_even(step: Prediction) -> str:
+    """The accepted share at which a step pays nothing; no share is above 100 %."""
+    rate = (step.step_cost - 1) / step.k
+    return f"{rate:.1%}" if rate <= 1 else "above 100%"
 
 
 def _ceilings(device: Device | None, predictions: Sequence[Prediction]) -> list[str]:
