@@ -3,8 +3,9 @@
 ln(speedup) of conversation i in repeat t is mean + own effect of i + shared effect of t + noise of
 (i, t): two crossed random effects. The spread over conversations shows the first and the last; it
 is blind to the second, however many conversations there are: the more of them, the less often an
-interval from conversations alone holds the truth (`benchmarks/coverage.py`). Repeats are few, so what they show is taken with Student's t; with two
-that agree by chance it is still too little, and with one there is nothing to see.
+interval from conversations alone holds the truth (`benchmarks/coverage.py`). Repeats are few, so
+what they show is taken with Student's t; with two that agree by chance it is still too little, and
+with one there is nothing to see.
 
 Moment estimates of crossed effects: Searle, Casella & McCulloch 1992, "Variance Components",
 chapter 4. Two-way clustered errors: Cameron, Gelbach & Miller 2011, JBES 29, 238-249.

@@ -147,13 +147,16 @@ def run_switched(folder, config, arms, **options):
 
 
 def test_mlx_switches_drafts_by_request(tmp_path):
-    """The one popular engine with a true A/B without a restart."""
-    config = fake("mlx-lm", k=K, step_s=0.03, script=(2, 1, 3))
+    """The one popular engine with a true A/B without a restart.
+
+    Steps far apart: a busy machine may hold a burst back for some tens of milliseconds.
+    """
+    config = fake("mlx-lm", k=K, step_s=0.1, script=(2, 1, 3))
     arms = {
         name: {"engine": "mlx-lm", "request": {"num_draft_tokens": k}}
         for name, k in (("plain", 0), ("draft-k3", 3))
     }
-    asked = {"mine": scenario(num_conversations=2, max_tokens=36)}
+    asked = {"mine": scenario(num_conversations=2, max_tokens=25)}
     report, log = run_switched(tmp_path, config, arms, scenarios=asked)
     plain, drafted = report.cells
     assert plain.acceptance is None
