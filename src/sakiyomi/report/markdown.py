@@ -1,5 +1,9 @@
 """The report as Markdown: tables that render on GitHub, Zenn and Qiita."""
 
+from collections.abc import Sequence
+
+from sakiyomi.published_forms import published_forms
+from sakiyomi.report import form_table
 from sakiyomi.report import format as fmt
 from sakiyomi.report.text import SOURCE_WORDS
 from sakiyomi.results import Cell, Report
@@ -22,6 +26,10 @@ def render(report: Report) -> str:
     ]
     lines += [_row(report, cell) for cell in report.cells]
     lines += ["", "Intervals are 95 % bootstrap intervals over conversations.", ""]
+    for form in published_forms(report):
+        header, *rows = form_table.rows(form)
+        lines += [f"## B{form_table.title(form)[1:]}", "", _line(header)]
+        lines += ["|---" * len(header) + "|", *map(_line, rows), "", _escape(form.note), ""]
     sources = dict.fromkeys(
         f"Acceptance: {cell.acceptance.quality}, from {SOURCE_WORDS[cell.acceptance.source]}."
         for cell in report.cells
@@ -58,6 +66,10 @@ def _row(report: Report, cell: Cell) -> str:
         "1" if is_baseline else fmt.estimate(compared.ratio if compared else None),
         "" if is_baseline else fmt.verdict(compared),
     ]
+    return _line(values)
+
+
+def _line(values: Sequence[str]) -> str:
     return "| " + " | ".join(_escape(value) for value in values) + " |"
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from rich.cells import cell_len
 
+from sakiyomi.published_forms import published_forms
+from sakiyomi.report import form_table
 from sakiyomi.report import format as fmt
 from sakiyomi.results import Cell, Report
 from sakiyomi.stats import Estimate
@@ -24,6 +26,9 @@ def render(report: Report, width: int = 80) -> str:
             lines.append(f"load {label}")
         cells = [cell for cell in report.cells if cell.load.label == label]
         lines += [*_table(report, cells, width), ""]
+    for form in published_forms(report):
+        lines += [form_table.title(form), *_columns(form_table.rows(form))]
+        lines += [*_wrapped([form.note], width, ""), ""]
     lines += _sources(report, width)
     lines += _cautions(report, width)
     if report.decision:
@@ -87,6 +92,17 @@ def _align(rows: list[tuple[str, ...]], verdicts: list[str], width: int) -> list
         if verdict and not inline:
             lines.append(" " * min(before_last, width - len(verdict)) + verdict)
     return lines
+
+
+def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+    """Columns side by side, two spaces apart."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text + " " * (width - cell_len(text)) for text, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def _sources(report: Report, width: int) -> list[str]:
