@@ -76,7 +76,8 @@ def test_an_advised_number_of_conversations_is_what_is_asked(tmp_path, cut):
 def test_more_than_the_scenario_has_comes_from_own_logs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan_file = tmp_path / "plan.toml"
-    plan_file.write_text(f'name = "p"\n{ARMS}[[scenarios]]\nname = "ja_chat"\n')
+    scenario = '[[scenarios]]\nname = "ja_chat"\nnum_requests = 72\nmax_tokens = 24\n'
+    plan_file.write_text(f'name = "p"\n{ARMS}{scenario}')
     experiment = advised(0.3, JA_CHAT.conversations, plan_file)
     assert experiment.kind == "own_conversations"
     wanted = NUM_AVAILABLE + experiment.num_more
@@ -88,7 +89,7 @@ def test_more_than_the_scenario_has_comes_from_own_logs(tmp_path, monkeypatch):
     lines = [f'{{"id": "{i}", "turns": ["Number {i}."]}}' for i in range(wanted)]
     (tmp_path / arguments.output).write_text("\n".join(lines))
     (ref,) = plan_of(measure).scenarios
-    assert ref.name == "ja_chat"
+    assert (ref.name, ref.max_tokens) == ("ja_chat", 24)
     assert len(read_scenario(ref).conversations) == wanted
 
 

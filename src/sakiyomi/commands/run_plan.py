@@ -74,6 +74,13 @@ def _named(name: str) -> ScenarioRef:
     return ScenarioRef(name=name)
 
 
+def _in_place(name: str, known: Mapping[str, ScenarioRef]) -> ScenarioRef:
+    """A scenario beside the plan's; an own file of one's name takes its place whole."""
+    named = _named(name)
+    ref = msgspec.structs.replace(known.get(named.name, named), file=named.file)
+    return msgspec.structs.replace(ref, num_conversations=None, num_requests=None)
+
+
 def _limits(flags: RunFlags) -> dict[str, int | None]:
     """What the flags change in a scenario; either of the two that cut it takes both places."""
     limits: dict[str, int | None] = {}
@@ -119,7 +126,7 @@ def override(plan: Plan, flags: RunFlags) -> Plan:
     limits = _limits(flags)
     if limits or flags.scenarios:
         known = {ref.name: ref for ref in plan.scenarios}
-        refs = [known.get(name) or _named(name) for name in flags.scenarios or known]
+        refs = [known.get(name) or _in_place(name, known) for name in flags.scenarios or known]
         changes["scenarios"] = tuple(msgspec.structs.replace(ref, **limits) for ref in refs)
     if flags.api_key_env:
         changes["arms"] = tuple(
