@@ -191,3 +191,17 @@ def test_arms_that_seldom_draft_have_no_lever_of_another_length(founding):
     rare = msgspec.structs.replace(report, cells=[seldom(cell) for cell in report.cells])
     kinds = [{row.kind for row in what_if(r, explanation, {})} for r in (report, rare)]
     assert kinds == [{"draft_length"}, set()]
+
+
+def test_a_step_that_is_shorter_than_a_plain_one_is_said_so(founding):
+    import msgspec
+
+    _, explanation, _ = founding
+    short = [
+        msgspec.structs.replace(one, excess_s=-0.00114, unexplained_s=-0.0101)
+        for one in explanation.speculation
+    ]
+    found = msgspec.structs.replace(explanation, speculation=tuple(short))
+    text = " ".join(explanation_text.sentences(found))
+    assert "it took 1.14 ms less than a plain step" in text
+    assert "-1.14" not in text

@@ -76,6 +76,8 @@ def test_it_opens_wide_and_narrow(page_path, tmp_path, lang, width, dark):
         assert await page.run("document.documentElement.scrollWidth") <= width
         assert await page.run(OVERLAPS) == []
         assert await page.run(CUT) == []
+        labels = "[...document.querySelectorAll('#chart-segments text')].map((t) => t.textContent)"
+        assert not [label for label in await page.run(labels) if label.endswith("…")]
         tall = await page.run("document.documentElement.scrollHeight")
         await page.resize(width, tall)
         folder = Path(PICTURES) if PICTURES else tmp_path

@@ -164,14 +164,17 @@ def _speculation(one: SpeculationExplanation, say: Language) -> str:
         text += say("by_bytes", cost=number(one.predicted_step_cost_overlap))
         if one.predicted_step_cost != one.predicted_step_cost_overlap:
             text += say("independent", cost=number(one.predicted_step_cost or 0))
-        text += say(
-            "excess",
-            excess_ms=number(one.excess_s * 1000),
-            explained_ms=number(one.explained_s * 1000),
-            rest_ms=number((one.unexplained_s or 0) * 1000),
-        )
-        if one.explained_at_device_s:
-            text += say("at_device", ms=number(one.explained_at_device_s * 1000))
+        if one.excess_s < 0:
+            text += say("excess_below", ms=number(-one.excess_s * 1000))
+        else:
+            text += say(
+                "excess",
+                excess_ms=number(one.excess_s * 1000),
+                explained_ms=number(one.explained_s * 1000),
+                rest_ms=number((one.unexplained_s or 0) * 1000),
+            )
+            if one.explained_at_device_s:
+                text += say("at_device", ms=number(one.explained_at_device_s * 1000))
         text += say("stop")
     if one.calibrated_step_cost is not None:
         agreement = say(f"calibrated_{'agrees' if one.agrees_with_calibration else 'parts'}")

@@ -195,9 +195,10 @@ function predictedBand(node, x, y, band) {
 const longest = (cells) => cells.map((c) => c.acceptance.per_position)
   .reduce((a, b) => (b.length > a.length ? b : a), []);
 function fitted(text, width, weight) {
+  if (textWidth(text, weight) <= width) return text;
   let kept = text;
   while (kept.length > 3 && textWidth(`${kept}…`, weight) > width) kept = kept.slice(0, -1);
-  return kept === text ? text : `${kept}…`;
+  return `${kept}…`;
 }
 function frame(panel, title, height, xs, ys, { xValues, xFormat = tickText, yFormat = tickText,
   xTitle = "", yTitle = "" } = {}) {
