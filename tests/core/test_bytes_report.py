@@ -130,5 +130,19 @@ def test_measuring_stamps_no_other_device():
 def test_no_model_and_no_such_device(folder):
     with pytest.raises(PlanError):
         bytes_command([])
-    with pytest.raises(CheckpointError):
-        bytes_command([folder("m", dense)], device="Voodoo 2")
+    for device in ("Voodoo 2", ""):
+        with pytest.raises(CheckpointError):
+            bytes_command([folder("m", dense)], device=device)
+
+
+def test_a_misspelt_published_name_finds_the_right_one():
+    with pytest.raises(CheckpointError) as caught:
+        bytes_command(["ThinkingCap-Qwen3.6-27B"])
+    assert caught.value.hint == "did you mean ThinkingCap-Qwen3.6-27B-NVFP4?"
+
+
+def test_what_others_reached_is_not_called_a_measured_ceiling(folder):
+    text = bytes_command([folder("m", dense)], device="4090")
+    assert "768 GB/s reached: e2e decode" in text
+    assert "measured" not in text
+    assert "GB/s measured: " in bytes_command([folder("m", dense)], device="3090")

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import gguf
 import pytest
@@ -138,6 +139,22 @@ def test_derived_sizes_are_those_of_the_headers(tmp_path, name):
         "norm"
     }
     assert derived.resident_bytes == pytest.approx(real.resident_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-qwen3.5-mtp"])
+def test_derived_sizes_are_those_of_transformers_own_checkpoints(name):
+    folder = Path(__file__).parents[1] / "live" / "models" / name
+    sizes = [
+        {group.role: group.num_parameters for group in open_checkpoint(str(path)).groups}
+        for path in (folder, folder / "config.json")
+    ]
+    for role in sizes[1].keys() - {"linear", "draft"}:  # convolutions, norms: left out
+        assert sizes[1][role] == sizes[0][role], role
+    if "linear" in sizes[0]:
+        # three layers: a convolution of 4 over 512 channels, two values a head of two
+        assert sizes[0]["linear"] - sizes[1]["linear"] == 3 * (4 * 512 + 2 + 2)
+        # six norms over 256, two over a head of 64
+        assert sizes[0]["draft"] - sizes[1]["draft"] == 5 * 256 + 2 * 64
 
 
 def test_infinity_in_a_config_is_read(tmp_path):  # Nemotron-H: time_step_limit

@@ -148,6 +148,16 @@ def test_an_unknown_name_with_a_token(ask):
     assert "check the name" in done.stderr
 
 
+def test_a_misspelt_folder_of_two_names_is_asked_for_but_its_like_is_named(
+    ask, hub, tmp_path, monkeypatch
+):
+    write_folder(tmp_path / "models" / "llama-8b", dense.config, dense.spec)
+    monkeypatch.chdir(tmp_path)
+    done = ask("models/lama-8b")
+    assert done.returncode == 2
+    assert "did you mean models/llama-8b? Or check the name" in done.stderr
+
+
 def test_a_busy_hub_is_asked_again(ask, hub):
     data_bytes = write_folder(hub.folder, dense.config, dense.spec)
     hub.failures = [(503, {}), (429, {"Retry_After": "0"})]

@@ -121,7 +121,7 @@ def _device(options: BytesOptions) -> Device | None:
                 "leave out --device, or give --device auto",
             )
         return measure(find_device("auto"))
-    return find_device(options.device) if options.device else None
+    return find_device(options.device) if options.device is not None else None
 
 
 def _predict(

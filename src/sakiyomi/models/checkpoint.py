@@ -20,6 +20,7 @@ from sakiyomi.models.model_files import (
     require,
     shard_names,
 )
+from sakiyomi.models.published import published_models
 from sakiyomi.models.read_model import derive_model, read_gguf_model
 from sakiyomi.models.weights import ReadBytes
 
@@ -36,8 +37,14 @@ def open_checkpoint(model: str, *, assume_bits: float | None = None) -> ReadByte
     if HUB_ID.match(model) and not model.startswith((".", "/", "~")):
         from sakiyomi.models.hub import open_hub
 
-        return open_hub(model, assume_bits=assume_bits)
-    raise CheckpointError(f"{model}: no such folder or file, and no hub id", _near(path))
+        try:
+            return open_hub(model, assume_bits=assume_bits)
+        except CheckpointError as error:
+            near = _near(path)  # `models/lama` may have been a folder
+            hint = f"{near} Or {error.hint}" if near else error.hint
+            raise CheckpointError(error.message, hint) from error
+    hint = "give a folder with *.safetensors, a .gguf file, a config.json, or a hub id ORG/NAME"
+    raise CheckpointError(f"{model}: no such folder or file, and no hub id", _near(path) or hint)
 
 
 def _read_file(path: Path, assume_bits: float | None) -> ReadBytes:
@@ -66,9 +73,11 @@ def _read_file(path: Path, assume_bits: float | None) -> ReadBytes:
 
 
 def _near(path: Path) -> str:
+    """Files beside the path, and published models, that are called much like it."""
     parent = path.parent
     names = [entry.name for entry in os.scandir(parent)] if parent.is_dir() else []
-    close = get_close_matches(path.name, names, n=3, cutoff=0.5)
-    if close:
-        return "did you mean " + ", ".join(str(parent / name) for name in close) + "?"
-    return "give a folder with *.safetensors, a .gguf file, a config.json, or a hub id ORG/NAME"
+    close = [str(parent / name) for name in get_close_matches(path.name, names, n=3, cutoff=0.5)]
+    published = {model.name.lower(): model.name for model in published_models()}
+    found = get_close_matches(path.name.lower(), published, n=3, cutoff=0.6)
+    close += [published[name] for name in found]
+    return f"did you mean {', '.join(close)}?" if close else ""

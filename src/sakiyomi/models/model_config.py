@@ -31,8 +31,9 @@ LANGUAGE_PATHS = (
     (),
 )
 DRAFT_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-GATED_ATTENTION = ("qwen3_next",)
-"""Model types whose query projection holds an output gate without a field that says so."""
+GATED_ATTENTION = ("qwen3_next", "qwen3_5")
+"""How model types begin whose query projection holds an output gate, whether a field says so or
+not (transformers, `Qwen3NextAttention`)."""
 
 UNGATED_ACTIVATIONS = ("relu2", "gelu", "relu")
 
@@ -126,7 +127,8 @@ def num_draft_layers(fields: Fields) -> int:
 
 def _attention_gate(fields: Fields) -> bool:
     stated = fields.find("attn_output_gate")
-    return bool(stated) if stated is not None else fields.find("model_type") in GATED_ATTENTION
+    model_type = str(fields.find("model_type"))
+    return bool(stated) if stated is not None else model_type.startswith(GATED_ATTENTION)
 
 
 def _layers(

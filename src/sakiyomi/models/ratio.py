@@ -56,7 +56,7 @@ def compare_reads(
     )
     total = [step.plain_bytes for step in steps]
     factors = (
-        _factor("active parameters", "1e9, without head", [size / 1e9 for size in parameters]),
+        _factor("active parameters", "billion, without head", [size / 1e9 for size in parameters]),
         _factor("bytes per parameter", "B", _each(body, parameters)),
         _factor("head", "x of the body", _each(head, body)),
         _factor("recurrent state", "x of the weights", _each(state, head)),

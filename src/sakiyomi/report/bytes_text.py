@@ -190,7 +190,7 @@ def _ceilings(device: Device | None, predictions: Sequence[Prediction]) -> list[
     lines.append(f"{'bandwidth':<38}{'plain':>8}" + _columns(predictions))
     for ceiling in plain.ceilings:
         lines.append(
-            f"{_basis(ceiling):<38}{number(ceiling.plain_tokens_per_s):>8}"
+            f"{_basis(ceiling, device):<38}{number(ceiling.plain_tokens_per_s):>8}"
             + _row(ceiling, predictions)
         )
     if len(predictions) > 1:
@@ -218,9 +218,11 @@ def _row(ceiling: Ceiling, predictions: Sequence[Prediction]) -> str:
     )
 
 
-def _basis(ceiling: Ceiling) -> str:
+def _basis(ceiling: Ceiling, device: Device) -> str:
+    """Where a rate is from; what another decode step or a GEMM reached bounds nothing."""
     rate = f"{number(ceiling.bytes_per_s / 1e9)} GB/s"
-    name = "nominal" if ceiling.basis == "nominal" else f"measured: {ceiling.kind}"
+    known = "measured" if device.measures_memory else "reached"
+    name = "nominal" if ceiling.basis == "nominal" else f"{known}: {ceiling.kind}"
     return f"{rate} {name}"[:37]
 
 
