@@ -63,8 +63,8 @@ def buffered_stream(cell: CellFacts) -> Caution | None:
     return Caution(
         "buffered_stream",
         f"{len(held)} of {len(cell.good)} answers came in bursts: something buffers the stream, so "
-        "TTFT and decode rate are not measurable. Turn buffering off (nginx: proxy_buffering off, "
-        "X-Accel-Buffering: no) and use HTTP/1.1",
+        "their TTFT and decode rate are not measurable. Turn buffering off (nginx: proxy_buffering "
+        "off, X-Accel-Buffering: no) and use HTTP/1.1",
         {"num_buffered": len(held)},
     )
 
@@ -95,6 +95,20 @@ def cut_by_cap(cell: CellFacts) -> Caution | None:
         f"{cut} of {len(cell.good)} answers were cut by the cap of {cell.max_tokens} tokens; what "
         "comes later in an answer is not in these numbers. Raise max_tokens",
         {"num_cut": cut, "max_tokens": cell.max_tokens},
+    )
+
+
+def cap_ignored(cell: CellFacts) -> Caution | None:
+    """The server does not know the name of the cap, or has one of its own."""
+    longest = max((r.num_tokens for r in cell.good), default=0)
+    longer = sum(r.num_tokens > 1.1 * (r.max_tokens or r.num_tokens) + 4 for r in cell.good)
+    if not longer:
+        return None
+    return Caution(
+        "cap_ignored",
+        f"{longer} of {len(cell.good)} answers are longer than the cap of {cell.max_tokens} tokens "
+        f"(up to {longest}): the server ignores it. Set its own limit of new tokens",
+        {"num_longer": longer, "num_tokens": longest, "max_tokens": cell.max_tokens},
     )
 
 
@@ -192,6 +206,18 @@ def metrics_incomplete(cell: CellFacts) -> Caution | None:
     )
 
 
+def counters_short(cell: CellFacts) -> Caution | None:
+    """Each scrape may show another worker's counters (vllm-project/vllm#18053)."""
+    if not cell.evidence.lower_bound or cell.evidence.resets:
+        return None
+    return Caution(
+        "counters_short",
+        "the metrics page counted fewer tokens than this run received: several workers stand "
+        "behind its address, or it counts another model. Its counters are a lower bound; give "
+        "each worker's page with --metrics-url",
+    )
+
+
 def several_models(cell: CellFacts) -> Caution | None:
     """Counters of several models, and no way to choose."""
     models = {model for window in cell.windows for model in window.models}
@@ -278,6 +304,7 @@ RULES: tuple[Callable[[CellFacts], Caution | None], ...] = (
     looped_output,
     other_traffic,
     counter_reset,
+    counters_short,
     several_models,
     metrics_incomplete,
     acceptance.sources_disagree,
@@ -289,6 +316,7 @@ RULES: tuple[Callable[[CellFacts], Caution | None], ...] = (
     restarts_differ,
     no_answer_text,
     cut_by_cap,
+    cap_ignored,
     ended_too_early,
     acceptance.k_unknown,
     acceptance.acceptance_estimated,

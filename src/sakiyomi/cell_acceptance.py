@@ -365,12 +365,15 @@ def _from_counters(
             by_repeat.setdefault(window.repeat, []).append(delta.counters.speculation)
     resets = tuple(name for _, delta in known for name in (*delta.resets, *delta.missing_series))
     own = float(sum(request.num_tokens for request in requests)) if known else None
-    generated = [delta.counters.num_generated_tokens for _, delta in known]
-    server = sum(v for v in generated if v is not None) if any(generated) else None
+    counts = [delta.counters.num_generated_tokens for _, delta in known]
+    generated = [count for count in counts if count is not None]
+    server = sum(generated) if generated else None
     complete = len(known) == len(windows) and not resets
     foreign = acceptance.foreign_share(own, server) if complete else None
     shared = (foreign or 0.0) > FOREIGN_SHARE
-    lower_bound = any(delta.lower_bound for _, delta in known)
+    lower_bound = any(delta.lower_bound for _, delta in known) or (
+        complete and _counted_fewer(own, server, len(requests))
+    )
     found = Found(
         source="counters",
         quality="estimated" if shared or lower_bound else qualities["counters"],
@@ -378,6 +381,13 @@ def _from_counters(
         unit="repeat",
     )
     return found, foreign, resets, lower_bound
+
+
+def _counted_fewer(own: float | None, server: float | None, num_requests: int) -> bool:
+    """The server's counters miss tokens that came (two a request are a matter of counting)."""
+    if own is None or server is None:
+        return False
+    return own - server > max(FOREIGN_SHARE * own, 2.0 * num_requests)
 
 
 def _drafted(found: Found) -> bool:

@@ -174,11 +174,13 @@ def buffering(
 def _packs_of_steps(steps_at_s: Sequence[float]) -> str | None:
     """Several decode steps at once, then a pause, again and again."""
     gaps = [after - before for before, after in pairwise(steps_at_s)]
-    pauses = sorted(gap for gap in gaps if gap >= ONE_READ_S)
+    pauses = [index for index, gap in enumerate(gaps) if gap >= ONE_READ_S]
     num_packs = 1 + len(pauses)
-    if len(steps_at_s) < max(MIN_STEPS, MIN_RELEASED_STEPS * num_packs):
+    if not pauses or len(steps_at_s) < max(MIN_STEPS, MIN_RELEASED_STEPS * num_packs):
         return None
-    if not pauses or pauses[len(pauses) // 2] < MIN_PAUSE_S:
+    median_s = sorted(gaps[index] for index in pauses)[len(pauses) // 2]
+    fewest = MIN_STEPS if num_packs == 2 else MIN_RELEASED_STEPS
+    if median_s < MIN_PAUSE_S or pauses[0] + 1 < fewest:
         return None  # a client that was busy for a moment
     return f"{len(steps_at_s)} decode steps in {num_packs} packs"
 

@@ -19,7 +19,7 @@ from sakiyomi.store import RunReader, RunWriter
 
 K = 3
 SPECULATES = {"speculation": Speculation(method="draft_model", num_speculative_tokens=K)}
-UNTOLD = {"drift", "cut_by_cap", "k_unknown", "rates_disagree", "client_lag"}
+UNTOLD = {"drift", "cut_by_cap", "k_unknown", "rates_disagree", "client_lag", "buffered_stream"}
 """Of a short run on a busy machine: about speed and length, not about acceptance."""
 
 DIALECTS = {

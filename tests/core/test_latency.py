@@ -134,6 +134,8 @@ def test_f07_a_busy_client_that_reads_two_steps_at_once_is_no_buffer():
     assert buffering(at_s, sum(tokens), (), tokens) is None
     stalled = packs(40, 10, step_s=0.002)
     assert buffering(stalled, sum(tokens), (), tokens) is None
+    once = [0.3, 0.303, *[0.4] * 14]
+    assert buffering(once, 40, (), tokens[:16]) is None
 
 
 def test_f07_two_packs():
