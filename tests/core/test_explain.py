@@ -104,6 +104,8 @@ def test_nine_becomes_4_7_becomes_2_5(founding):
     assert ratio.bytes_ratio == pytest.approx(4.594, abs=0.01)
     assert ratio.time_ratio == pytest.approx(2.458, abs=2e-3)
     assert ratio.bytes_ratio * ratio.attainment == pytest.approx(ratio.time_ratio)
+    code = next(m.ratio for m in explanation.models if m.scenario == "code_agent")
+    assert code.time_ratio == pytest.approx(2.504, abs=1e-3)
     text = " ".join(explanation_text.summary(explanation, levers))
     assert "x9.00; weights read x4.67, with state and cache x4.59" in text
     assert "speed x2.46" in text

@@ -65,6 +65,10 @@ def test_steps_and_ceilings_of_the_dense_27b():
     assert (weights + 3 * step.draft_bytes) / weights == pytest.approx(1.627, abs=1e-3)
     assert step.step_cost == pytest.approx(1.643, abs=1e-3)
     assert step.head_share == pytest.approx(0.374, abs=1e-3)
+    # one draft at 1.495 TB/s, three of them, and one in plain steps of the chat
+    assert measured.draft_s * 1e3 == pytest.approx(2.27, abs=0.005)
+    assert measured.draft_s * 3 * 1e3 == pytest.approx(6.81, abs=0.005)
+    assert measured.draft_s * 72.0 == pytest.approx(0.163, abs=1e-3)
     excess_s = 3.143 / 131.0 - 1 / 70.7
     explained = (step.step_cost - 1) / 70.7 / excess_s
     assert explained == pytest.approx(0.923, abs=2e-3)
