@@ -167,7 +167,7 @@ def test_certain_tokens_are_accepted_as_scripted():
     for step in log.steps[1:-1]:
         drafted_for = log.shares[at : at + 4]
         certain = [shares == CERTAIN for shares in drafted_for]
-        assert step.num_accepted_tokens == (certain + [False]).index(False)
+        assert step.num_accepted_tokens == [*certain, False].index(False)
         at += step.num_tokens
 
 
