@@ -41,7 +41,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     engine: str | None = None
     model: str | None = None
     problem: str | None = None
+    note: str | None = None
+    """What is odd about this reading: why there is no interval, which series are missing."""
     notes: tuple[str, ...] = ()
+    """What the page cannot tell, and how its numbers move: the same in every reading."""
     interval: Rates | None = None
     since_start: Rates | None = None
     num_requests_running: float | None = None
@@ -93,7 +96,8 @@ def _row(
         engine=engine.title,
         model=subject.model,
         problem=reading.problem,
-        notes=tuple(filter(None, (track.note, *_notes(engine, last)))),
+        note=track.note or None,
+        notes=tuple(_notes(engine, last)),
         interval=_with_gauge(interval, last, engine),
         since_start=_rates(track.since_start, track.units, engine, last)
         if track.since_start.seconds
@@ -127,7 +131,7 @@ def _notes(engine: Engine, metrics: EngineMetrics) -> Iterable[str]:
         if all(spec.num_drafts is None for spec in specs):
             yield "nor drafts: the length is tokens per step, steps without a draft included"
     if specs and engine.counters_at_request_end:
-        yield f"{engine.title} counts a request when it ends"
+        yield f"{engine.title} counts a request when it ends: an interval has what ended in it"
 
 
 def _rates(

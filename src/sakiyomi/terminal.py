@@ -69,8 +69,8 @@ def width() -> int:
 
 
 def is_terminal() -> bool:
-    """Whether a person looks at standard output."""
-    return sys.stdout is not None and sys.stdout.isatty()
+    """Whether a person looks at standard output, where text can be drawn anew."""
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @contextlib.contextmanager

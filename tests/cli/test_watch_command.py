@@ -86,7 +86,10 @@ def test_plain_lines_and_a_summary(fake_engine, sakiyomi):
     assert re.search(r" a: accepted -, length -, drafts/s 0, tok/s 0, running 0, ", lines[2])
     assert lines[6].endswith("3 readings")
     assert lines[7].startswith("a: accepted -")
-    assert done.stderr == ""
+    assert done.stderr.splitlines() == [
+        "! b: SGLang does not count proposed drafts: no acceptance rate",
+        "! b: SGLang counts a request when it ends: an interval has what ended in it",
+    ]
 
 
 def test_a_time_is_kept_whatever_the_readings_take(fake_engine, sakiyomi):
@@ -201,3 +204,13 @@ def test_a_key_is_sent_and_a_metrics_page_is_a_url_too(fake_engine, sakiyomi):
     done = sakiyomi(*arguments, KEY="sk-12345678")
     assert done.returncode == 0, done.stderr
     assert "sk-12345678" not in done.stdout + done.stderr
+
+
+def test_a_reader_that_goes_ends_the_watch(fake_engine, home):
+    url = fake_engine(*QUICK)
+    with watching(url, "--every", "0.1", "--json") as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == ""
+        process.stdout = None

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 import pytest
 from bare_client import post
@@ -127,12 +128,19 @@ def test_families_of_two_engines_on_one_page():
     assert {subject.engine for subject in found} == {"vllm", "llama.cpp"}
 
 
+def test_dynamos_workers_are_dynamos():
+    golden = Path(__file__).parents[1] / "engines" / "golden" / "dynamo-1.6.1"
+    text = (golden / "worker.txt").read_text()
+    found = read_subjects("a", "http://a/metrics", ENGINES["dynamo"], text)
+    assert [(s.engine, s.model) for s in found] == [("dynamo", "m")]
+
+
 def test_a_counter_reset_is_in_no_sum():
     config = FakeEngine(faults=("counter_reset=2",), **QUICK)
     found, server = watched(config, (1,), (2,), (3,))
     _, (before,), (reset,), (after,) = found
     assert reset.interval is None
-    assert "the server restarted" in reset.notes[0]
+    assert "the server restarted" in reset.note
     assert reset.since_start.num_drafts == before.since_start.num_drafts
     assert after.interval.num_drafts == len(server.log[2].drafted)
     assert after.since_start.num_drafts == sum(len(server.log[i].drafted) for i in (0, 2))
@@ -168,7 +176,7 @@ def test_death_and_return_on_the_same_port():
         assert row.since_start == up.since_start
         assert row.num_requests_running is None
     assert back.interval is None
-    assert "the server restarted" in back.notes[0]
+    assert "the server restarted" in back.note
     assert after.problem is None
     assert after.num_missed == 2
     drafts = [sum(len(r.drafted) for r in log) for log in (old, new)]
@@ -212,6 +220,22 @@ def test_a_page_that_cannot_be_read_says_why(fault, said):
     (row,) = asyncio.run(main())
     assert said in row.problem
     assert row.engine is None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *("metrics_307", "metrics_json_string", "metrics_bom", "metrics_nan", "metrics_crlf"),
+        *("metrics_no_newline", "late_position", "created_gauges", "no_created"),
+    ],
+)
+@pytest.mark.parametrize("dialect", ["vllm", "llama.cpp"])
+def test_an_odd_page_is_read_all_the_same(dialect, fault):
+    found, server = watched(FakeEngine(dialect=dialect, faults=(fault,), **QUICK), (1,), (2,))
+    (row,) = found[-1]
+    assert row.problem is None
+    assert row.since_start.num_draft_tokens == sum(r.num_draft_tokens for r in server.log)
+    assert row.since_start.num_accepted_tokens == sum(r.num_accepted_tokens for r in server.log)
 
 
 def test_a_page_that_fails_once_is_made_up_for_by_the_next():

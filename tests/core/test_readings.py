@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sakiyomi.live_rows import rows
 from sakiyomi.readings import MAX_UNITS, PageReading, Subject, advance
 from sakiyomi.record import EngineMetrics, SeriesCounters, SpecDecodeCounters, SpecDecodeGauge
+from sakiyomi.report import watch_text
 from sakiyomi.stats import estimate_ratio
 
 VLLM = Subject("a", "http://a/metrics", "vllm", "m")
@@ -112,7 +113,7 @@ def test_a_fall_is_in_no_sum_and_the_next_interval_counts_again():
     grown = [page(50, (50, 0)), page(60, (55, 0)), page(4, (4, 4)), page(14, (4, 4))]
     fallen = watch(*pages(*grown[:3]))
     assert fallen.interval is None
-    assert fallen.notes[0] == "no rates: counters fell (engine=0): the server restarted"
+    assert fallen.note == "no rates: counters fell (engine=0): the server restarted"
     assert fallen.since_start.num_drafts == 10
     after = watch(*pages(*grown))
     assert after.interval.num_drafts == 10
@@ -149,13 +150,13 @@ def test_counters_that_vanish_and_come_back_are_never_counted_whole():
     assert gone.last_void == "series vanished: engine=0"
     still = watch(*pages(*grown))
     assert still.interval.num_drafts is None
-    assert still.notes[0] == "series vanished: engine=0"
+    assert still.note == "series vanished: engine=0"
     back = watch(*pages(*grown, page(1010, (905, 0))))
     assert back.interval is None
     assert back.last_void == "series are back: engine=0"
     again = watch(*pages(*grown, page(1010, (905, 0)), page(1020, (906, 0))))
     assert again.interval.num_drafts == again.since_start.num_drafts == 10
-    assert "vanished" not in "".join(again.notes)
+    assert "vanished" not in (again.note or "")
 
 
 def test_impossible_counts_are_in_no_sum():
@@ -185,7 +186,7 @@ def test_a_model_that_left_the_page_keeps_its_row():
     tracks = advance(advance({}, [both]), [after])
     found = {row.model: row for row in rows(tracks, [after])}
     assert found["m"].interval.num_drafts == 3
-    assert found["n"].notes[0] == "its series vanished from the page"
+    assert found["n"].note == "its series vanished from the page"
 
 
 def test_a_page_that_never_told_anything_is_a_row_with_its_problem():
@@ -217,3 +218,61 @@ def test_below_the_break_even_is_said_after_three_readings_in_a_row(accepted, be
     assert row.below_break_even is below
     assert row.break_even_rate == (0.2, 0.3)
     assert watch(*pages(*grown), limits={"b": (0.2, 0.3)}).below_break_even is None
+
+
+def shown():
+    """Rows of a server that was read four times, of one that is gone, of one never seen."""
+    grown = [page(), page(10, (9, 5)), page(20, (13, 6)), page(40, (28, 17), 85)]
+    loaded = msgspec.structs.replace(
+        grown[3], num_requests_running=3.0, num_requests_waiting=1.0, kv_cache_usage=0.414
+    )
+    subject = Subject("日本語のとても長い名前", "http://b/metrics", "vllm", "m")
+    tracks = advance({}, [reading(grown[0], 0, subject)])
+    for one in pages(*grown[:3], loaded):
+        latest = [one, failed("it is gone", subject), failed("HTTP 404", Subject("c", "", "", ""))]
+        tracks = advance(tracks, latest)
+    return rows(tracks, latest, {"a": (0.41, 0.52)})
+
+
+def test_the_table():
+    text = watch_text.table(shown(), "reading 4, every 5 s, Ctrl-C ends it")
+    assert (
+        text
+        == """\
+reading 4, every 5 s, Ctrl-C ends it
+
+                     accepted     even    length  drafts/s  tok/s  run+wait   KV
+a                    65%          41-52%    2.30      4.00   17.0       3+1  41%
+  since start        56% (14-91)            2.12      2.67   5.67
+日本語のとても長い…  -                         -         -      -         -    -
+  since start        -                         -         -      -
+c                    -                         -         -      -         -    -
+
+a: by position 75% 55%; since start 70% 42%
+! 日本語のとても長い名前: it is gone
+! c: HTTP 404"""
+    )
+
+
+def test_the_summary():
+    assert (
+        watch_text.summary(shown(), 3725, 4)
+        == """\
+watched 1 h 2 min 5 s, 4 readings
+a: accepted 56% (14-91), length 2.12, drafts/s 2.67, tok/s 5.67
+  by position 70% 42%
+日本語のとても長い名前: accepted -, length -, drafts/s -, tok/s -
+  4 of 5 readings failed
+  last: it is gone
+c: nothing
+  last: HTTP 404
+intervals: 95 %, over readings as units"""
+    )
+
+
+def test_the_lines():
+    assert [watch_text.line(row, row.server, "now") for row in shown()] == [
+        "now a: accepted 65%, length 2.30, drafts/s 4.00, tok/s 17.0, by position 75% 55%, running 3, waiting 1, KV 41%, break-even 41-52%; since start accepted 56% (14-91), length 2.12, drafts/s 2.67, tok/s 5.67",
+        "now 日本語のとても長い名前: no reading: it is gone",
+        "now c: no reading: HTTP 404",
+    ]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from sakiyomi import terminal
-from sakiyomi.client import Client, Timeouts
+from sakiyomi.client import Client
 from sakiyomi.commands.until_established import parse_time
 from sakiyomi.engines import find_engine
 from sakiyomi.errors import EngineError, PlanError
@@ -141,7 +141,6 @@ def _client(arm: Arm, arguments: argparse.Namespace) -> Client:
             f"export {arm.api_key_env}=...",
         )
     return Client(
-        timeouts=Timeouts(),
         insecure=arguments.insecure,
         ca_file=arguments.ca_file,
         api_key=key,
@@ -182,18 +181,21 @@ def _break_even_rates(run: str, arms: Sequence[Arm]) -> Limits:
 @contextlib.contextmanager
 def _drawing(every_s: float, *, as_json: bool) -> Iterator[Callable[[Watched], None]]:
     """A table drawn anew on a terminal; elsewhere a line a server, or one of JSON, and warnings."""
-    told: set[str] = set()
+    told: list[str] = []
 
     def lines(watched: Watched) -> None:
+        nonlocal told
         at = now_text()
         if as_json:
             terminal.write(_json_line(watched, at))
-        for row, name in zip(watched.rows, watch_text.names(watched.rows), strict=True):
-            if not as_json:
-                terminal.write(watch_text.line(row, name, at))
-            if row.below_break_even and name not in told:
-                terminal.warn(watch_text.below_sentence(row, name))
-            (told.add if row.below_break_even else told.discard)(name)
+        named = list(zip(watched.rows, watch_text.names(watched.rows), strict=True))
+        for row, name in named if not as_json else []:
+            terminal.write(watch_text.line(row, name, at))
+        remarks = [text for row, name in named for text in watch_text.remarks(row, name)]
+        for text in remarks:
+            if text not in told:
+                terminal.warn(text)
+        told = remarks
 
     def table(watched: Watched) -> None:
         title = f"reading {watched.num_readings}, every {every_s:g} s, Ctrl-C ends it"

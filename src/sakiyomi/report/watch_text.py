@@ -1,7 +1,6 @@
 """A watch as text: a table for a terminal, a line a server elsewhere, a summary at the end."""
 
 import textwrap
-from collections import Counter
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -13,6 +12,7 @@ from sakiyomi.report.format import number
 
 MAX_NAME = 20
 MAX_POSITIONS = 12
+BY_POSITION = "by position"
 HEAD = ("", "accepted", "even", "length", "drafts/s", "tok/s", "run+wait", "KV")
 
 
@@ -21,7 +21,8 @@ def table(rows: Sequence[Row], title: str, width: int = 80) -> str:
     lines: list[tuple[str, ...]] = [HEAD]
     for row, name in zip(rows, names(rows), strict=True):
         now, ever = _figures(row.interval), _figures(row.since_start)
-        load = f"{_count(row.num_requests_running)}+{_count(row.num_requests_waiting)}"
+        load = "+".join(map(_count, (row.num_requests_running, row.num_requests_waiting)))
+        load = "-" if load == "-+-" else load
         lines.append(
             (_short(name), now[0], _even(row), *now[1:], load, _percent(row.kv_cache_usage))
         )
@@ -30,7 +31,7 @@ def table(rows: Sequence[Row], title: str, width: int = 80) -> str:
     columns = [i for i in range(len(HEAD)) if HEAD[i] != "even" or any(map(_even, rows))]
     widths = [max(cell_len(line[i]) for line in lines) for i in range(len(HEAD))]
     body = ["  ".join(_padded(line[i], widths[i], i) for i in columns).rstrip() for line in lines]
-    return "\n".join([title, "", *body, "", *_remarks(rows, width)]).rstrip()
+    return "\n".join([title, "", *body, "", *_below(rows, width)]).rstrip()
 
 
 def line(row: Row, name: str, at: str) -> str:
@@ -41,13 +42,13 @@ def line(row: Row, name: str, at: str) -> str:
         f"running {_count(row.num_requests_running)}, waiting {_count(row.num_requests_waiting)}, "
         f"KV {_percent(row.kv_cache_usage)}"
     )
+    note = f"; {row.note}" if row.note else ""
     if row.interval is None:
-        return f"{at} {name}: {load}; {row.notes[0]}"
+        return f"{at} {name}: {load}{note}"
     parts = [_sentence(row.interval), _positions(row.interval), load]
     parts += [f"break-even {_even(row)}"] if row.break_even_rate else []
-    return (
-        f"{at} {name}: {', '.join(filter(None, parts))}; since start {_sentence(row.since_start)}"
-    )
+    since = f"since start {_sentence(row.since_start)}"
+    return f"{at} {name}: {', '.join(filter(None, parts))}; {since}{note}"
 
 
 def summary(rows: Sequence[Row], elapsed_s: float, num_readings: int) -> str:
@@ -65,12 +66,15 @@ def summary(rows: Sequence[Row], elapsed_s: float, num_readings: int) -> str:
     return "\n".join(lines)
 
 
-def below_sentence(row: Row, name: str) -> str:
-    """What to say when the live acceptance stays below the break-even rate."""
-    return (
-        f"! {name}: its acceptance was below the measured break-even ({_even(row)}) in {NUM_BELOW} "
-        "readings in a row: drafts cost it time"
-    )
+def remarks(row: Row, name: str) -> list[str]:
+    """What holds for more than this reading: what the page cannot tell, a rate that stays low."""
+    texts = [f"! {name}: {note}" for note in row.notes]
+    if row.below_break_even:
+        texts.append(
+            f"! {name}: its acceptance was below the measured break-even ({_even(row)}) in "
+            f"{NUM_BELOW} readings in a row: drafts cost it time"
+        )
+    return texts
 
 
 def names(rows: Sequence[Row]) -> list[str]:
@@ -111,17 +115,15 @@ def _length(rates: Rates) -> str:
     return number(rates.mean_acceptance_length.point)
 
 
-def _remarks(rows: Sequence[Row], width: int) -> list[str]:
-    """Positions, problems and notes, a line each; what all servers share is said once."""
+def _below(rows: Sequence[Row], width: int) -> list[str]:
+    """What stands below the table: positions, problems, remarks."""
     texts: list[str] = []
-    shared = Counter(note for row in rows for note in set(row.notes))
     for row, name in zip(rows, names(rows), strict=True):
         if now := _positions(row.interval):
-            texts.append(f"{name}: {now}; since start {_positions(row.since_start)}")
-        own = [note for note in row.notes if shared[note] < len(rows) or len(rows) == 1]
-        texts += [f"! {name}: {text}" for text in (row.problem, *own) if text]
-        texts += [below_sentence(row, name)] if row.below_break_even else []
-    texts += [f"! {note}" for note, count in shared.items() if count == len(rows) > 1]
+            since = _positions(row.since_start).removeprefix(BY_POSITION)
+            texts.append(f"{name}: {now}; since start{since}")
+        texts += [f"! {name}: {text}" for text in (row.problem, row.note) if text]
+        texts += remarks(row, name)
     return [part for text in texts for part in textwrap.wrap(text, width, subsequent_indent="  ")]
 
 
@@ -129,7 +131,7 @@ def _positions(rates: Rates | None) -> str:
     if rates is None or not rates.per_position:
         return ""
     shares = " ".join(f"{share:.0%}" for share in rates.per_position[:MAX_POSITIONS])
-    return f"by position {shares}" + (" ..." if len(rates.per_position) > MAX_POSITIONS else "")
+    return f"{BY_POSITION} {shares}" + (" ..." if len(rates.per_position) > MAX_POSITIONS else "")
 
 
 def _gaps(row: Row) -> list[str]:
@@ -137,7 +139,7 @@ def _gaps(row: Row) -> list[str]:
     if row.num_missed:
         found.append(f"{row.num_missed} of {row.num_missed + row.num_readings} readings failed")
     if row.num_void:
-        found.append(f"{row.num_void} intervals left out; the last: {row.last_void}")
+        found.append(f"intervals left out: {row.num_void}; the last: {row.last_void}")
     return found
 
 
