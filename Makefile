@@ -29,6 +29,7 @@ bench: $(VENV)/.dev $(VENV)/.local
 	$(BIN)/python benchmarks/client_cost.py
 	$(BIN)/python benchmarks/ruler.py
 	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/headers.py
 
 docs: .cache/docs/.done
 	NO_MKDOCS_2_WARNING=1 .cache/docs/bin/mkdocs build --quiet

@@ -160,7 +160,7 @@ def _compare(arguments: Arguments) -> int:
 def _bytes_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("models", nargs="+", metavar="MODEL", help="a folder, a GGUF file, config.json, a hub id")
-    add("--device", metavar="NAME", help="auto: this machine")
+    add("--device", metavar="NAME", help="such as 'rtx 4090'; auto: this machine")
     add("--context", type=int, default=1024, metavar="N", help="tokens of context (1024)")
     add("--batch", type=int, default=1, metavar="N", help="sequences in a step (1)")
     add("--k", type=int, metavar="N", help="draft length (plain and 1 to 8)")
@@ -195,7 +195,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN")
     add("--model-dir", metavar="[ARM=]PATH", action="append", default=[], help="where weights are")
-    add("--device", metavar="NAME", help="auto: this machine")
+    add("--device", metavar="NAME", help="such as 'rtx 4090'; auto: this machine")
     add("--measure", action="store_true", help="measure this machine's read bandwidth")
     add("--calibration", metavar="RUN", help="step costs measured with forced acceptance")
     _json(parser)
