@@ -19,6 +19,10 @@ from sakiyomi.terminal import Progress
 from sakiyomi.workload import Pass, arrivals, make_nonce, opening
 
 IDLE_TIMEOUT_S = 30.0
+"""How long to wait for others to finish."""
+IDLE_TIMEOUT_AGAIN_S = 1.0
+"""How long where they did not before: waiting for it at every pass would take half an hour."""
+IDLE_SILENT_S = 2.0
 IDLE_POLL_S = 0.1
 ENGINE_LOST: tuple[ErrorKind, ...] = ("connect", "reset", "truncated", "error_in_stream")
 """How a request fails when its engine dies: the process may end a little later."""
@@ -46,6 +50,8 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress
     stopping: asyncio.Event
     say: Callable[[Caution], None]
+    busy_servers: set[str]
+    """URLs on which others did not finish before."""
 
 
 async def run_pass(asking: Asking, todo: list[Conversation], seed: int) -> None:
@@ -205,13 +211,19 @@ async def _wait_idle(asking: Asking) -> None:
     if not endpoint.facts.metrics_urls:
         await asyncio.sleep(QUIET_S)
         return
-    give_up_at_s = time.perf_counter() + IDLE_TIMEOUT_S
-    busy = 1.0
-    while busy and time.perf_counter() < give_up_at_s and not asking.stopping.is_set():
+    url, busy, is_said = endpoint.facts.url, 1.0, False
+    began_at_s = time.perf_counter()
+    limit_s = IDLE_TIMEOUT_AGAIN_S if url in asking.busy_servers else IDLE_TIMEOUT_S
+    while busy and (waited_s := time.perf_counter() - began_at_s) < limit_s:
+        if asking.stopping.is_set():
+            return
         busy = await _num_busy(asking)
-        if busy:
-            await asyncio.sleep(IDLE_POLL_S)
-    if busy and not asking.stopping.is_set():
+        if busy and waited_s > IDLE_SILENT_S and not is_said:
+            asking.progress.say(f"{url}: {busy:.0f} requests of others; waiting for their end")
+            is_said = True
+        await asyncio.sleep(IDLE_POLL_S if busy else 0)
+    if busy:
+        asking.busy_servers.add(url)
         asking.say(
             Caution(
                 kind="other_traffic",

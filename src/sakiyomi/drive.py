@@ -127,6 +127,7 @@ class _Drive:
         self.launched: dict[str, Launched] = {}
         self.task = asyncio.current_task()
         self.said: set[tuple[str, str]] = set()
+        self.busy_servers: set[str] = set()
         self.salt_arms = shared_urls(job.plan.arms)
 
     def interrupt(self) -> None:
@@ -363,6 +364,7 @@ class _Drive:
                 progress=self.job.progress,
                 stopping=self.stopping,
                 say=self.say,
+                busy_servers=self.busy_servers,
             )
             try:
                 await run_pass(asking, todo, self.job.plan.seed)

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+import trustme
 
 QUICK = ("--scenario", "en_chat", "--requests", "2", "--max-tokens", "12", "--repeats", "1")
 BIGGER = ("--requests", "8", "--max-tokens", "40", "--repeats", "1")
@@ -66,6 +67,7 @@ def test_a_run_does_not_end_because_nobody_reads_its_progress(fake_engine, home,
         (("--url", "http://u:secret@h"), "credentials in a URL are not sent"),
         (("--url", "http://::1:1"), "IPv6 address needs brackets"),
         (("--metrics-url", "h:80"), "'h:80' is no http(s) URL"),
+        (("--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY is empty or not set"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_a_run_is_made(sakiyomi, home, arguments, message):
@@ -166,3 +168,29 @@ def test_stopping_twice_is_no_failure_and_counts_no_token_of_others(fake_engine,
     assert (cell["num_requests"], cell["num_failed"]) == (8, 0)
     kinds = {caution["kind"] for caution in cell["cautions"]}
     assert not kinds & {"other_traffic", "sources_disagree", "metrics_incomplete"}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """(certificate of 127.0.0.1 with its key, its private authority), as files."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
+    return folder / "server.pem", folder / "ca.pem"
+
+
+def test_f66_a_self_signed_server(sakiyomi, fake_engine, certificates):
+    server, authority = certificates
+    url = fake_engine("--tls-certificate", str(server), *FAST)
+    untrusted = sakiyomi("run", "--url", url, *QUICK)
+    assert untrusted.returncode == 1
+    assert "is not trusted: unable to get local issuer certificate" in untrusted.stderr
+    assert "--ca-file" in untrusted.stderr
+    trusted = sakiyomi("run", "--url", url, "--ca-file", str(authority), "--json", *QUICK)
+    assert [c["kind"] for c in json.loads(trusted.stdout)["cautions"]] == []
+    unchecked = sakiyomi("run", "--url", url, "--insecure", "--name", "i", "--json", *QUICK)
+    for done in (unchecked, sakiyomi("run", "--resume", "i", "--insecure", "--json")):
+        assert [c["kind"] for c in json.loads(done.stdout)["cautions"]] == ["tls_not_verified"]
+        assert json.loads(done.stdout)["cells"][0]["num_failed"] == 0

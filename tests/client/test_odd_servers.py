@@ -6,9 +6,11 @@ import contextlib
 import pytest
 from measured_run import fake, make_job, report_of, run_engines, scenario
 
+from sakiyomi import asking
 from sakiyomi.drive import measure
 from sakiyomi.fake_engine import serve
 from sakiyomi.plan import Arm, Plan, ScenarioRef
+from sakiyomi.terminal import Progress
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "openai"])
@@ -53,3 +55,15 @@ def test_f49_counters_of_another_worker_are_no_evidence(tmp_path):
     assert "counters_short" in {caution.kind for caution in cell.cautions}
     assert cell.acceptance.source == "events"
     assert cell.acceptance.num_drafts == len(steps)
+
+
+def test_a_server_that_is_never_idle_is_waited_for_once(tmp_path, monkeypatch):
+    waits = []
+    monkeypatch.setattr(asking, "IDLE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(asking, "IDLE_TIMEOUT_AGAIN_S", 0.1)
+    monkeypatch.setattr(asking, "IDLE_SILENT_S", 0.2)
+    monkeypatch.setattr(Progress, "say", lambda _, text: waits.append(text))
+    report, _ = run_engines(tmp_path, {"a": fake("vllm", faults=("other_running=1",))}, repeats=2)
+    assert sum("waiting for their end" in text for text in waits) == 1
+    (said,) = [c for c in report.cautions if c.kind == "other_traffic"]
+    assert said.detail["num_requests"] == 1

@@ -17,6 +17,8 @@ from sakiyomi.record import RUN_FORMAT, Caution, RunFacts, ScenarioFacts
 from sakiyomi.scenario import Scenario
 from sakiyomi.store import RunReader, RunWriter, now_text
 
+TLS_NOT_VERIFIED = Caution("tls_not_verified", "TLS certificates were not verified (--insecure)")
+
 
 def make_job(
     arguments: argparse.Namespace,
@@ -27,6 +29,7 @@ def make_job(
     kind: Literal["workload", "calibration"] = "workload",
 ) -> Job:
     """The job of a new run folder, or of a resumed one. `kind`: what the run is good for."""
+    api_keys = {arm.name: _api_key(arm) for arm in plan.arms}
     if reader:
         writer = RunWriter(reader.folder)
         facts = msgspec.structs.replace(reader.facts, plan=plan, finished=False, interrupted=False)
@@ -45,8 +48,9 @@ def make_job(
             kind=kind,
             environment=read_environment(),
             scenarios=tuple(_scenario_facts(scenario) for scenario in scenarios.values()),
-            cautions=tuple(_flag_cautions(arguments)),
         )
+    if arguments.insecure and TLS_NOT_VERIFIED not in facts.cautions:
+        facts = msgspec.structs.replace(facts, cautions=(*facts.cautions, TLS_NOT_VERIFIED))
     if arguments.force:
         facts = msgspec.structs.replace(facts, forced=True)
     writer.write_facts(facts)
@@ -66,7 +70,7 @@ def make_job(
             timeouts=timeouts,
             ca_file=arguments.ca_file,
             insecure=arguments.insecure,
-            api_keys={arm.name: _api_key(arm) for arm in plan.arms},
+            api_keys=api_keys,
         ),
         finished=finished_conversations(reader.records(), scenarios) if reader else set(),
         first_window=max((r.key.window for r in reader.records()), default=0) if reader else 0,
@@ -82,12 +86,6 @@ def _scenario_facts(scenario: Scenario) -> ScenarioFacts:
         language=scenario.language,
         category=scenario.category,
     )
-
-
-def _flag_cautions(arguments: argparse.Namespace) -> list[Caution]:
-    if not arguments.insecure:
-        return []
-    return [Caution("tls_not_verified", "TLS certificates were not verified (--insecure)")]
 
 
 def _api_key(arm: Arm) -> str | None:
