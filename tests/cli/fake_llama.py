@@ -24,7 +24,7 @@ def start():
     parser.add_argument("--spec-synth-rates")
     options = parser.parse_args()
     argv = ["--dialect", "llama.cpp", "--port", options.port, "--model", "M"]
-    argv += ["--ttft", "0.01", "--step", "0.008"]
+    argv += ["--ttft", "0.01", "--step", "0.016"]
     k = options.spec_draft_n_max
     if k:
         rates = options.spec_synth_rates or ",".join(str(rate) for rate in REAL_RATES[:k])

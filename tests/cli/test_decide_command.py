@@ -1,6 +1,7 @@
 """`sakiyomi decide`, and `run --calibrate`, `--tune`, `--until-established`, over real sockets."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 import yaml
 from fake_llama import FIXED, PER_DRAFT
 
-STEP = ("--step", "0.005", "--ttft", "0.01")
+STEP = ("--step", "0.01", "--ttft", "0.01")
+"""Long enough for a busy machine to add little to it."""
 REPO_FAKE = Path(__file__).with_name("fake_llama.py")
 
 PLAN = """
@@ -48,8 +50,14 @@ def plan_file(folder, name="mine", k=4, extra=""):
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Runs that several tests read: made once."""
+    return tmp_path_factory.mktemp("kept")
+
+
 @pytest.fixture
-def pair(sakiyomi, fake_engine, home, tmp_path):
+def pair(sakiyomi, fake_engine, home, tmp_path, kept):
     """A run of a plain server and of one whose drafts gain about 2.4 times."""
 
     path = tmp_path / "greedy.jsonl"
@@ -57,8 +65,11 @@ def pair(sakiyomi, fake_engine, home, tmp_path):
     path.write_text("\n".join(lines))
 
     def make(name="pair", *flags, gain=True):
+        if (kept / name).is_dir():
+            shutil.copytree(kept / name, home / "runs" / name)
+            return
         plain = fake_engine("--dialect", "vllm", *STEP)
-        drafts = ("--script", "2,3", "--step-cost", "1.4") if gain else ("--step-cost", "4")
+        drafts = ("--script", "2,3", "--step-cost", "1.4") if gain else ("--script", "0", "--step-cost", "1.8")
         drafting = fake_engine("--dialect", "vllm", "--k", "3", *drafts, *STEP)
         urls = ("--url", f"plain={plain}", "--url", f"mtp={drafting}")
         done = sakiyomi(
@@ -75,6 +86,8 @@ def pair(sakiyomi, fake_engine, home, tmp_path):
             *flags,
         )
         assert done.returncode == 0, done.stderr
+        if not flags:
+            shutil.copytree(home / "runs" / name, kept / name)
         return done
 
     return make
@@ -196,7 +209,7 @@ def test_a_calibration_finds_the_costs_and_is_no_workload(sakiyomi, home, tmp_pa
     decision = json.loads(done.stdout)["decision"]
     (fit,) = decision["calibrations"]
     assert fit["per_draft"]["point"] == pytest.approx(PER_DRAFT, abs=0.08)
-    assert fit["fixed"]["point"] == pytest.approx(FIXED, abs=0.15)
+    assert fit["fixed"]["point"] == pytest.approx(FIXED, abs=0.2)
     best = decision["choices"][0]["draft_lengths"][0]["best_k"]
     assert best["source"] == "calibration"
     # E(2) / C(2) = 2.7 / 1.5 beats 1.9 / 1.3 and 2.75 / 1.7

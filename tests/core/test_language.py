@@ -9,6 +9,7 @@ import pytest
 import sakiyomi
 from sakiyomi import segments
 from sakiyomi.record import Caution
+from sakiyomi.report import format as fmt
 from sakiyomi.report.language import EN, JA
 from sakiyomi.report.words_cautions import EVIDENCE_JA, MEANINGS_JA, caution_text
 from sakiyomi.report.words_decision import DECISION
@@ -110,3 +111,16 @@ def test_segments_that_are_ranges_have_japanese_names():
     names |= {f"{segments._bin(place, segments.CONTEXT_EDGES)} tokens" for place in places}
     assert len(names) == len(segments.POSITION_EDGES) + len(segments.CONTEXT_EDGES) + 2
     assert names <= NAMES_JA.keys()
+
+
+@pytest.mark.parametrize(
+    ("lang", "text"), [("en", "1.06 (too wide to tell)"), ("ja", "1.06（区間が広すぎます）")]
+)
+def test_an_interval_that_tells_nothing_has_no_digits(lang, text):
+    wide = Estimate(point=1.06, low=0.005, high=233.0, n=8)
+    assert {"en": EN, "ja": JA}[lang].estimate(wide) == text
+    assert fmt.short_interval(wide) == "1.06 (?)"
+    kept = Estimate(point=1.06, low=0.4, high=2.8, n=8)
+    assert fmt.estimate(kept) == "1.06 (0.4 to 2.80)"
+    below = Estimate(point=0.1, low=-0.2, high=30.0, n=8)
+    assert fmt.estimate(below) == "0.1 (-0.2 to 30.0)"

@@ -4,6 +4,10 @@ from sakiyomi.results import Cell, Comparison, Report
 from sakiyomi.stats import Estimate
 
 
+TOO_WIDE = 50.0
+"""Two noisy repeats can give 0.005 to 233."""
+
+
 def number(value: float) -> str:
     """Three significant digits, without an exponent: 131, 72.0, 1.85, 0.042."""
     size = abs(value)
@@ -23,7 +27,14 @@ def estimate(value: Estimate | None, scale: float = 1.0) -> str:
     point = number(value.point * scale)
     if value.low is None or value.high is None:
         return f"{point} (n={value.n})" if value.n else point
+    if is_too_wide(value):
+        return f"{point} (too wide to tell)"
     return f"{point} ({number(value.low * scale)} to {number(value.high * scale)})"
+
+
+def is_too_wide(value: Estimate) -> bool:
+    """Whether the ends of a positive figure lie so far apart that their digits tell nothing."""
+    return bool(value.low and value.high and value.high > TOO_WIDE * value.low > 0)
 
 
 def short_interval(value: Estimate | None, scale: float = 1.0) -> str:
@@ -33,6 +44,8 @@ def short_interval(value: Estimate | None, scale: float = 1.0) -> str:
     point = number(value.point * scale)
     if value.low is None or value.high is None:
         return point
+    if is_too_wide(value):
+        return f"{point} (?)"
     low, high = value.low * scale, value.high * scale
     ends = (f"{low:.0f}", f"{high:.0f}") if high >= 20 else (number(low), number(high))
     return f"{point} ({ends[0]}-{ends[1]})"

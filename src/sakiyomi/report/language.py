@@ -41,6 +41,8 @@ class Language:
         """`72.0 (71 to 73)`."""
         if self.lang == "en" or value is None or value.low is None or value.high is None:
             return fmt.estimate(value)
+        if fmt.is_too_wide(value):
+            return f"{fmt.number(value.point)}（区間が広すぎます）"
         return f"{fmt.number(value.point)}（{fmt.number(value.low)}〜{fmt.number(value.high)}）"
 
     def percent(self, value: Estimate | None) -> str:
