@@ -32,6 +32,9 @@ MIN_RELEASED_STEPS = 3.0
 
 MIN_STEPS = 8
 
+OUTRUN = 1.25
+"""A server's decode time above this multiple of the arrivals' span: the first ones waited."""
+
 HELD_BACK_SHARE = 0.2
 """Share of the tokens that no event carried from which the gaps are called unreliable."""
 
@@ -94,7 +97,7 @@ def measure(
     fields |= {"first_event_tokens": first, "first_event_assumed": assumed}
     buffered = buffering(
         record.event_at_s, num_tokens or 0, record.event_step_mark, record.event_tokens
-    )
+    ) or _outran_server(record)
     if buffered is not None:
         found = RequestLatency(**fields, reasons=reasons, notes=tuple(notes))
         return held_back(found, buffered)
@@ -169,6 +172,18 @@ def buffering(
         return f"{num_tokens} tokens within {span_s * 1000:.1f} ms"
     steps_at_s = _step_arrivals(event_at_s, step_mark, event_tokens)
     return _packs_of_steps(steps_at_s) or _packs_of_events(event_at_s, step_mark)
+
+
+def _outran_server(record: RequestRecord) -> str | None:
+    """Tokens that arrived in less time than the server took to decode them."""
+    timings = record.evidence.get("timings")
+    milliseconds = timings.get("predicted_ms") if isinstance(timings, dict) else None
+    if not isinstance(milliseconds, int | float) or len(record.event_at_s) < MIN_STEPS:
+        return None
+    span_s = record.event_at_s[-1] - record.event_at_s[0]
+    if milliseconds / 1000 < OUTRUN * span_s + MIN_PAUSE_S:
+        return None
+    return f"decoded in {milliseconds:.0f} ms, arrived within {span_s * 1000:.0f} ms"
 
 
 def _packs_of_steps(steps_at_s: Sequence[float]) -> str | None:

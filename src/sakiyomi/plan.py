@@ -11,9 +11,12 @@ import msgspec
 from sakiyomi.errors import PlanError
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Seconds = Positive
 Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
+TopP = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,8 +71,8 @@ class OpenLoad(Value, frozen=True, tag_field="model", tag="open"):
     `burstiness` is the shape of a gamma distribution of the gaps: 1 is a Poisson process.
     """
 
-    request_rate: Annotated[float, msgspec.Meta(gt=0)]
-    burstiness: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    request_rate: Positive
+    burstiness: Positive = 1.0
 
     @property
     def label(self) -> str:
@@ -89,8 +92,8 @@ class ScenarioRef(Value, frozen=True):
     num_requests: Count | None = None
     """Per repeat: first turns of as many conversations as it allows, then second turns, ..."""
     max_tokens: Count | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     enable_thinking: bool | None = None
 
 
@@ -106,10 +109,10 @@ class Slo(Value, frozen=True):
     time_to_answer_s: Seconds | None = None
     time_to_first_sentence_s: Seconds | None = None
     tpot_s: Seconds | None = None
-    decode_tokens_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    decode_tokens_per_s: Positive | None = None
     e2e_s: Seconds | None = None
-    speech_margin_s: float | None = None
-    speech_characters_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    speech_margin_s: Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)] | None = None
+    speech_characters_per_s: Positive | None = None
 
 
 class Calibrate(Value, frozen=True):
@@ -128,8 +131,8 @@ class Plan(Value, frozen=True):
     scenarios: Annotated[tuple[ScenarioRef, ...], msgspec.Meta(min_length=1)]
     loads: Annotated[tuple[Load, ...], msgspec.Meta(min_length=1)] = (ClosedLoad(),)
     slo: dict[str, Slo] = {}
-    repeats: Count = 2
-    warmup_requests: Annotated[int, msgspec.Meta(ge=0)] = 1
+    repeats: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 2
+    warmup_requests: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 1
     seed: int = 1
     min_gain: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.03
     schedule: Literal["alternate", "blocks"] | None = None

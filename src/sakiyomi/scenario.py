@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from sakiyomi.errors import ScenarioError
-from sakiyomi.plan import ScenarioRef, Value
+from sakiyomi.plan import Count, ScenarioRef, Temperature, TopP, Value
 
 DEFAULT_MAX_TOKENS = 512
 """The cap of a scenario that names none (contract, section 4)."""
@@ -16,9 +16,9 @@ DEFAULT_MAX_TOKENS = 512
 class Sampling(Value, frozen=True):
     """How the answers are drawn; recorded with every number."""
 
-    temperature: float = 0.0
-    top_p: float | None = None
-    max_tokens: int = DEFAULT_MAX_TOKENS
+    temperature: Temperature = 0.0
+    top_p: TopP | None = None
+    max_tokens: Count = DEFAULT_MAX_TOKENS
     enable_thinking: bool | None = None
 
 

@@ -138,6 +138,17 @@ def test_f07_a_busy_client_that_reads_two_steps_at_once_is_no_buffer():
     assert buffering(once, 40, (), tokens[:16]) is None
 
 
+def test_f07_arrivals_that_outran_the_servers_own_clock():
+    at_s = [0.400 + 0.001 * i for i in range(26)]  # a buffer held the first 0.1 s back
+    found = measure(
+        record(at_s, 26, evidence={"timings": {"predicted_n": 26, "predicted_ms": 130}})
+    )
+    assert found.reasons["ttft_s"].endswith("(decoded in 130 ms, arrived within 25 ms)")
+    assert found.decode_tokens_per_s is None
+    near = measure(record(at_s, 26, evidence={"timings": {"predicted_n": 26, "predicted_ms": 60}}))
+    assert near.decode_tokens_per_s == pytest.approx(1000)
+
+
 def test_f07_two_packs():
     at_s = packs(60, 40)
     assert buffering(at_s, 60, (), [1] * 60) == "packs of 40 events every 0.80 s"

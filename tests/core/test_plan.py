@@ -97,6 +97,17 @@ def test_loads_are_a_tagged_union():
         (HEAD + "[[arms]]\nname = 'x'\nengine = 'vllm'\n" + SCENARIO, "arms[0].model:"),
         (HEAD + "[[arms]]\nname = 'x'\nurl = 'http://h'\ncommand = ['a']\n" + SCENARIO, "exclude"),
         (HEAD + "arms = []\n" + SCENARIO, "arms:"),
+        ("repeats = 99999999999999999999\n" + HEAD + ARM + SCENARIO, "repeats:"),
+        (HEAD + ARM + SCENARIO + "max_tokens = 1000000000000\n", "scenarios[0].max_tokens:"),
+        (HEAD + ARM + SCENARIO + "temperature = inf\n", "scenarios[0].temperature:"),
+        (
+            HEAD + ARM + SCENARIO + '[[loads]]\nmodel = "open"\nrequest_rate = inf\n',
+            "loads[0].request_rate:",
+        ),
+        (
+            HEAD + ARM + SCENARIO + "[slo.ja_chat]\nspeech_margin_s = nan\n",
+            "slo.ja_chat.speech_margin_s:",
+        ),
         (HEAD + SCENARIO, "arms"),
     ],
 )

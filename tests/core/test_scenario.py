@@ -93,3 +93,20 @@ def test_the_content_hash_sees_what_is_asked_and_how():
     other = parse_scenario(lines({"turns": ["b"]}), "own", "f")
     warm = apply_ref(one, ScenarioRef(name="own", temperature=1.0))
     assert len({one.content_hash, other.content_hash, warm.content_hash}) == 3
+
+
+@pytest.mark.parametrize(
+    ("sampling", "path"),
+    [
+        ('{"max_tokens": 0}', "max_tokens"),
+        ('{"max_tokens": "many"}', "max_tokens"),
+        ('{"temperature": -1}', "temperature"),
+        ('{"top_p": 2}', "top_p"),
+        ('{"top_k": 2}', "top_k"),
+    ],
+)
+def test_sampling_that_cannot_be_meant_is_refused_with_its_line(sampling, path):
+    with pytest.raises(ScenarioError, match=rf"f\.jsonl:1: .*{path}"):
+        parse_scenario(
+            [f'{{"scenario": {{"sampling": {sampling}}}}}', '{"turns": ["a"]}'], "s", "f.jsonl"
+        )

@@ -20,7 +20,7 @@ from sakiyomi.commands.run_plan import RunFlags, override, plan_from_flags, too_
 from sakiyomi.commands.tune_command import tune
 from sakiyomi.commands.why_command import why_pass
 from sakiyomi.drive import measure
-from sakiyomi.engines import ENGINES
+from sakiyomi.engines import ENGINES, find_engine
 from sakiyomi.errors import PlanError, SakiyomiError
 from sakiyomi.launch import end_strays, find_strays
 from sakiyomi.plan import Plan
@@ -77,6 +77,7 @@ def run_plan(
 
 def _ready(plan: Plan) -> tuple[dict[str, Scenario], str]:
     for arm in plan.arms:
+        find_engine(arm.engine)
         for url in (*([arm.url] if arm.url else []), *arm.metrics_urls):
             split_url(url)
     scenarios = {ref.name: read_scenario(ref) for ref in plan.scenarios}
