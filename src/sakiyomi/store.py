@@ -207,7 +207,10 @@ class RunReader:
 
     def records(self) -> Iterator[RequestRecord]:
         """The requests as recorded, warm-up included; a line cut by a kill is left out."""
-        return _read_lines(self.folder / "requests.jsonl", RequestRecord)
+        path = self.folder / "requests.jsonl"
+        if self.facts.finished and self.facts.provenance == "measured" and not path.exists():
+            raise StoreError(f"{path}: no such file", "the folder is incomplete: copy all of it")
+        return _read_lines(path, RequestRecord)
 
     def snapshots(self) -> Iterator[Snapshot]:
         """The metrics pages as recorded."""
@@ -290,7 +293,7 @@ def _read_facts(folder: Path) -> RunFacts:
         return msgspec.convert(raw, RunFacts)
     except FileNotFoundError:
         raise StoreError(f"{folder}: no run.json in it", "name a run folder") from None
-    except (OSError, msgspec.MsgspecError, AttributeError, TypeError) as problem:
+    except (OSError, msgspec.MsgspecError, AttributeError, TypeError, ValueError) as problem:
         raise StoreError(f"{path}: {problem}", "the folder is damaged") from problem
 
 

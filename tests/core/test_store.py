@@ -135,6 +135,23 @@ def test_damage_in_the_middle_is_named_with_its_line(damage):
     assert "damaged" in caught.value.hint
 
 
+def test_a_finished_run_without_its_requests_is_incomplete():
+    writer = store.RunWriter.create("r")
+    writer.write_facts(facts(finished=False))
+    assert list(store.RunReader(writer.folder).records()) == []
+    writer.write_facts(facts(finished=True))
+    with pytest.raises(StoreError, match=r"requests\.jsonl: no such file"):
+        store.RunReader(writer.folder).records()
+
+
+def test_a_broken_history_costs_only_its_broken_lines():
+    writer = store.RunWriter.create("r")
+    writer.write_facts(facts())
+    path = store.home() / "history.txt"
+    path.write_bytes(b"\0bad\n\xff\n/none\n" + path.read_bytes())
+    assert [reader.folder.name for reader in store.history()] == ["r"]
+
+
 def test_secrets_are_never_written():
     arm = Arm(name="a", url="http://h", args=("--api-key", "sk-1"), env={"HF_TOKEN": "hf_2"})
     plan = Plan(name="p", arms=(arm,), scenarios=PLAN.scenarios)
