@@ -10,6 +10,7 @@ import msgspec
 from sakiyomi import intervals, slo, stats
 from sakiyomi.measured import Measured
 from sakiyomi.pairing import pair
+from sakiyomi.repeat_noise import num_repeats_of
 from sakiyomi.slo import LimitCheck
 from sakiyomi.stats import Estimate
 
@@ -73,11 +74,10 @@ def for_gain(
         )
     mine, base = requests.get((scenario, arms[0], load)), requests.get((scenario, arms[1], load))
     units = [unit.log_ratios for unit in pair(mine, base)] if mine and base else []
-    num_repeats = max((len(unit) for unit in units), default=1)
-    if num_more is not None and units and source.can_resume:
-        wanted = ratio.n / (ratio.n + num_more)
+    num_repeats = num_repeats_of(units)
+    if source.can_resume:
         for repeats in range(num_repeats + 1, MAX_REPEATS_FACTOR * num_repeats + 1):
-            if variance_left(units, repeats) <= wanted:
+            if stats.is_likely_settled(stats.after_repeats(units, repeats), min_gain):
                 return Experiment(
                     kind="more_repeats",
                     scenario=scenario,
@@ -88,6 +88,8 @@ def for_gain(
                     command=f"sakiyomi run {'' if source.plan_is_kept else source.plan + ' '}"
                     f"--resume {shlex.quote(source.run)} --repeats {repeats}",
                 )
+    if stats.is_limited_by_repeats(units):
+        return Experiment(kind="open", scenario=scenario, reason="gain")
     return _more_conversations(place, num_more, "gain", requests, source)
 
 
@@ -117,27 +119,6 @@ def for_draft_length(scenario: str, source: Source) -> Experiment:
         reason="draft_length",
         command=f"{_run(source.plan, scenario)} --tune",
     )
-
-
-def variance_left(log_ratios: Sequence[Sequence[float]], num_repeats: int) -> float:
-    """Variance of the conversation means after `num_repeats`, over that now; 0 < share <= 1.
-
-    Repeats average the noise of a conversation away, not what conversations differ by. After a
-    single repeat the two cannot be told apart: nothing is promised.
-    """
-    units = [unit for unit in log_ratios if unit]
-    now = math.fsum(map(len, units)) / max(len(units), 1)
-    if len(units) < 2 or now < 2 or num_repeats <= now:
-        return 1.0
-    means = [math.fsum(unit) / len(unit) for unit in units]
-    centre = math.fsum(means) / len(means)
-    between = math.fsum((mean - centre) ** 2 for mean in means) / (len(means) - 1)
-    if between == 0:
-        return 1.0
-    squares = math.fsum((v - m) ** 2 for unit, m in zip(units, means, strict=True) for v in unit)
-    noise = squares / max(math.fsum(len(unit) - 1 for unit in units), 1.0)
-    gone = noise / now - noise / num_repeats
-    return min(max(1 - gone / between, now / num_repeats), 1.0)
 
 
 def _more_conversations(

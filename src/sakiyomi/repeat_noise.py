@@ -14,7 +14,7 @@ chapter 4. Two-way clustered errors: Cameron, Gelbach & Miller 2011, JBES 29, 23
 import math
 from collections.abc import Sequence
 
-from sakiyomi.intervals import student_quantile
+from sakiyomi.intervals import normal_quantile, student_quantile
 
 
 def repeat_means(log_ratios: Sequence[Sequence[float]]) -> list[float]:
@@ -44,11 +44,43 @@ def repeat_variance(log_ratios: Sequence[Sequence[float]]) -> float:
     return max(between - residual / len(table), 0.0)
 
 
-def shared_half_width(variance: float, num_repeats: int, level: float) -> float:
-    """Half-width on the log scale that the shared effect adds, to be combined in quadrature."""
+def shared_half_width(
+    variance: float, num_repeats: int, level: float, *, hopeful: bool = False
+) -> float:
+    """Half-width on the log scale that the shared effect adds, to be combined in quadrature.
+
+    `hopeful`: the variance is taken for known, not for seen in so few repeats.
+    """
     if variance <= 0 or num_repeats < 2:
         return 0.0
-    return student_quantile((1 + level) / 2, num_repeats - 1) * math.sqrt(variance / num_repeats)
+    share = (1 + level) / 2
+    quantile = normal_quantile(share) if hopeful else student_quantile(share, num_repeats - 1)
+    return quantile * math.sqrt(variance / num_repeats)
+
+
+def variance_left(
+    log_ratios: Sequence[Sequence[float]], num_repeats: int, *, hopeful: bool = False
+) -> float:
+    """Variance of the conversation means after `num_repeats`, over that now; 0 < share <= 1.
+
+    Repeats average the noise of a conversation away, not what conversations differ by. After a
+    single repeat the two cannot be told apart: nothing is promised, or `hopeful` all is noise.
+    """
+    units = [unit for unit in log_ratios if unit]
+    now = math.fsum(map(len, units)) / max(len(units), 1)
+    if len(units) < 2 or num_repeats <= now:
+        return 1.0
+    if now < 2:
+        return now / num_repeats if hopeful else 1.0
+    means = [math.fsum(unit) / len(unit) for unit in units]
+    centre = math.fsum(means) / len(means)
+    between = math.fsum((mean - centre) ** 2 for mean in means) / (len(means) - 1)
+    if between == 0:
+        return 1.0
+    squares = math.fsum((v - m) ** 2 for unit, m in zip(units, means, strict=True) for v in unit)
+    noise = squares / max(math.fsum(len(unit) - 1 for unit in units), 1.0)
+    gone = noise / now - noise / num_repeats
+    return min(max(1 - gone / between, now / num_repeats), 1.0)
 
 
 def num_repeats_of(log_ratios: Sequence[Sequence[float]]) -> int:

@@ -22,6 +22,7 @@ from functools import lru_cache
 from statistics import NormalDist
 
 from sakiyomi import intervals, stats
+from sakiyomi.repeat_noise import variance_left
 from sakiyomi.stats import LEVEL, MIN_GAIN, Estimate, Verdict
 
 LAST_LOOK_SHARE = 0.5  # of the allowed error
@@ -121,15 +122,15 @@ def chance_to_establish(
     if look >= max_looks:
         return 0.0
     last_level = look_levels(len(log_ratios), max_looks, level)[-1]
-    at_last = stats.compare(log_ratios, num_repeats=max_looks, level=last_level or level)
+    at_last = stats.after_repeats(log_ratios, max_looks, level=last_level or level, hopeful=True)
     last = _log_interval(at_last)
-    now = _log_interval(stats.compare(log_ratios, num_repeats=0, level=level))
+    now = _log_interval(stats.compare_conversations(log_ratios, level=level))
     if last is None or now is None:
         return 0.0
     low, point, high = last
     error = (now[2] - now[0]) / (2 * intervals.normal_quantile((1 + level) / 2))
-    left = _variance_left(log_ratios, max_looks)
-    below, above = (point - low) * math.sqrt(left), (high - point) * math.sqrt(left)
+    left = variance_left(log_ratios, max_looks, hopeful=True)
+    below, above = point - low, high - point
     reached = NormalDist(point, max(error * math.sqrt(1 - left), 1e-12)).cdf
     chance = 1 - reached(below) + reached(-above)
     bottom, top = math.log1p(-min_gain) + below, math.log1p(min_gain) - above
@@ -142,20 +143,3 @@ def _log_interval(ratio: Estimate | None) -> tuple[float, float, float] | None:
     if ratio is None or ratio.low is None or ratio.high is None:
         return None
     return math.log(ratio.low), math.log(ratio.point), math.log(ratio.high)
-
-
-def _variance_left(log_ratios: Sequence[Sequence[float]], max_looks: int) -> float:
-    """Variance of the conversation means at the last look over that now; 0 < share <= 1."""
-    units = [unit for unit in log_ratios if unit]
-    means = [math.fsum(unit) / len(unit) for unit in units]
-    centre = math.fsum(means) / len(means)
-    between = math.fsum((mean - centre) ** 2 for mean in means) / (len(means) - 1)
-    num_repeats = sum(map(len, units)) / len(units)
-    squares = math.fsum(
-        (value - mean) ** 2 for unit, mean in zip(units, means, strict=True) for value in unit
-    )
-    if between == 0:
-        return 1.0
-    noise = between if num_repeats == 1 else squares / (len(units) * (num_repeats - 1))
-    gone = noise / num_repeats - noise / max(max_looks, num_repeats)
-    return min(max(1 - gone / between, num_repeats / max(max_looks, num_repeats)), 1.0)

@@ -21,7 +21,12 @@ from typing import Literal
 import msgspec
 
 from sakiyomi import intervals
-from sakiyomi.repeat_noise import num_repeats_of, repeat_variance, shared_half_width
+from sakiyomi.repeat_noise import (
+    num_repeats_of,
+    repeat_variance,
+    shared_half_width,
+    variance_left,
+)
 
 Verdict = Literal["faster", "slower", "same", "not_established"]
 
@@ -79,34 +84,56 @@ def estimate_median(
     return msgspec.structs.replace(estimate, low=max(estimate.low, 0.0))
 
 
-def compare(
-    log_ratios: Sequence[Sequence[float]],
-    *,
-    num_repeats: int | None = None,
-    level: float = LEVEL,
-) -> Estimate | None:
+def compare(log_ratios: Sequence[Sequence[float]], *, level: float = LEVEL) -> Estimate | None:
     """Speedup of an arm over the baseline; above 1 the arm is faster.
 
     `log_ratios[i]` holds ln(arm / baseline) of conversation i for each repeat that both arms
     answered. They combine as the mean on the log scale, conversations as the median, so that
     swapping the arms gives the inverse. The interval holds what conversations differ by and what
-    the conversations of a repeat share (`repeat_noise`), in quadrature; `num_repeats`: as it would
-    be after so many repeats, 0 for what conversations differ by alone.
+    the conversations of a repeat share (`repeat_noise`), in quadrature.
     """
+    return after_repeats(log_ratios, num_repeats_of(log_ratios), level=level)
+
+
+def compare_conversations(
+    log_ratios: Sequence[Sequence[float]], *, level: float = LEVEL
+) -> Estimate | None:
+    """As `compare`, with what conversations differ by alone: as if no repeat shared anything."""
+    estimate = _log_ratio(log_ratios, level)
+    return None if estimate is None else transform(estimate, math.exp)
+
+
+def after_repeats(
+    log_ratios: Sequence[Sequence[float]],
+    num_repeats: int,
+    *,
+    level: float = LEVEL,
+    hopeful: bool = False,
+) -> Estimate | None:
+    """`compare` as it would be after `num_repeats` repeats, if all stays as it was seen.
+
+    `hopeful`: what few repeats cannot tell is taken for the better (is going on worth it?).
+    """
+    estimate = _log_ratio(log_ratios, level)
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return None if estimate is None else transform(estimate, math.exp)
+    left = math.sqrt(variance_left(log_ratios, num_repeats, hopeful=hopeful))
+    variance = repeat_variance(log_ratios)
+    shared = shared_half_width(variance, num_repeats, level, hopeful=hopeful)
+    below = math.hypot(left * (estimate.point - estimate.low), shared)
+    above = math.hypot(left * (estimate.high - estimate.point), shared)
+    ends = (estimate.point - below, estimate.point + above)
+    return transform(_estimate(estimate.point, ends, estimate.n, level), math.exp)
+
+
+def _log_ratio(log_ratios: Sequence[Sequence[float]], level: float) -> Estimate | None:
     _refuse_not_finite(log_ratios)
-    means = sorted(math.fsum(unit) / len(unit) for unit in log_ratios if unit)
-    estimate = _median_of(means, level)
-    if estimate is None:
-        return None
-    if num_repeats is None:
-        num_repeats = num_repeats_of(log_ratios)
-    shared = shared_half_width(repeat_variance(log_ratios), num_repeats, level)
-    return transform(_widened(estimate, shared), math.exp)
+    return _median_of(sorted(math.fsum(unit) / len(unit) for unit in log_ratios if unit), level)
 
 
 def is_limited_by_repeats(log_ratios: Sequence[Sequence[float]]) -> bool:
     """Whether what repeats share widens a speedup's interval more than conversations do."""
-    own, both = compare(log_ratios, num_repeats=0), compare(log_ratios)
+    own, both = compare_conversations(log_ratios), compare(log_ratios)
     if own is None or both is None or own.low is None or both.low is None:
         return False
     return math.log(own.point / both.low) > math.sqrt(2) * math.log(own.point / own.low)
@@ -247,6 +274,25 @@ def num_more_units(
         return None
     if verdict(ratio, min_gain) != "not_established":
         return 0
+    factor = _needed_factor(ratio, min_gain, power)
+    if factor > _HOPELESS_FACTOR:
+        return None
+    return max(math.ceil(ratio.n * (factor - 1)), 1)
+
+
+def is_likely_settled(
+    ratio: Estimate | None, min_gain: float = MIN_GAIN, *, power: float = POWER
+) -> bool:
+    """Whether an interval as wide as this one settles a verdict with chance `power`."""
+    if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 0:
+        return False
+    return _needed_factor(ratio, min_gain, power) <= 1
+
+
+def _needed_factor(ratio: Estimate, min_gain: float, power: float) -> float:
+    """By how much the variance of a positive ratio with an interval must fall."""
+    assert ratio.low is not None
+    assert ratio.high is not None
     point, low, high = (math.log(value) for value in (ratio.point, ratio.low, ratio.high))
     quantile_level = intervals.normal_quantile((1 + ratio.level) / 2)
     headroom = 1 + intervals.normal_quantile(power) / quantile_level
@@ -254,10 +300,7 @@ def num_more_units(
     leave_one = below / point if point > 0 else above / -point if point < 0 else math.inf
     to_bottom, to_top = point - math.log1p(-min_gain), math.log1p(min_gain) - point
     fit_band = max(below / to_bottom, above / to_top) if min(to_bottom, to_top) > 0 else math.inf
-    factor = min(leave_one, fit_band) ** 2
-    if factor > _HOPELESS_FACTOR:
-        return None
-    return max(math.ceil(ratio.n * (factor - 1)), 1)
+    return min(leave_one, fit_band) ** 2
 
 
 _HOPELESS_FACTOR = 1000.0  # more than a thousand times the conversations is no advice
@@ -276,16 +319,6 @@ def _median_of(ordered: Sequence[float], level: float) -> Estimate | None:
         return None
     interval = intervals.median_interval(ordered, level)
     return _estimate(quantile(ordered, 0.5), interval, len(ordered), level)
-
-
-def _widened(estimate: Estimate, half_width: float) -> Estimate:
-    """The estimate with an independent error added to both of its ends."""
-    if estimate.low is None or estimate.high is None:
-        return estimate
-    below = math.hypot(estimate.point - estimate.low, half_width)
-    above = math.hypot(estimate.high - estimate.point, half_width)
-    ends = (estimate.point - below, estimate.point + above)
-    return _estimate(estimate.point, ends, estimate.n, estimate.level)
 
 
 def _estimate(point: float, interval: intervals.Interval | None, n: int, level: float) -> Estimate:

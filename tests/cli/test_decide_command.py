@@ -67,9 +67,13 @@ def pair(sakiyomi, fake_engine, home, tmp_path, kept):
     def make(name="pair", *flags, gain=True):
         if (kept / name).is_dir():
             shutil.copytree(kept / name, home / "runs" / name)
-            return
+            return None
         plain = fake_engine("--dialect", "vllm", *STEP)
-        drafts = ("--script", "2,3", "--step-cost", "1.4") if gain else ("--script", "0", "--step-cost", "1.8")
+        drafts = (
+            ("--script", "2,3", "--step-cost", "1.4")
+            if gain
+            else ("--script", "0", "--step-cost", "1.8")
+        )
         drafting = fake_engine("--dialect", "vllm", "--k", "3", *drafts, *STEP)
         urls = ("--url", f"plain={plain}", "--url", f"mtp={drafting}")
         done = sakiyomi(

@@ -56,7 +56,7 @@ def test_an_accident_of_the_machine_is_no_speedup():
     """One repeat was 50 % faster for all eight conversations, the other showed nothing."""
     rng = random.Random(8)
     rows = [[0.4 + rng.gauss(0, 0.02), rng.gauss(0, 0.02)] for _ in range(8)]
-    assert stats.verdict(stats.compare(rows, num_repeats=0)) == "faster"
+    assert stats.verdict(stats.compare_conversations(rows)) == "faster"
     assert stats.verdict(stats.compare(rows)) == "not_established"
     assert stats.is_limited_by_repeats(rows)
     assert not stats.is_limited_by_repeats(table(rng, 8, 4, shared=0.0, own=0.2))
@@ -65,7 +65,7 @@ def test_an_accident_of_the_machine_is_no_speedup():
 
 def test_repeats_that_agree_cost_nothing():
     rows = [[0.3 + 0.01 * i, 0.3 + 0.01 * i] for i in range(8)]
-    assert stats.compare(rows) == stats.compare(rows, num_repeats=0)
+    assert stats.compare(rows) == stats.compare_conversations(rows)
 
 
 def test_swapping_the_repeats_changes_nothing():
@@ -87,8 +87,18 @@ def test_no_false_verdict_after_looking_where_repeats_differ():
             for look, seen in enumerate(looks, start=2)
         )
         naive += any(
-            stats.verdict(stats.compare(seen, num_repeats=0)) in ("faster", "slower")
+            stats.verdict(stats.compare_conversations(seen)) in ("faster", "slower")
             for seen in looks
         )
     assert wrong / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
     assert naive / 400 > 0.25
+
+
+def test_more_repeats_are_what_helps_where_repeats_disagree():
+    rng = random.Random(11)
+    rows = table(rng, 8, 3, shared=0.08, own=0.03, noise=0.02, gain=0.15)
+    widths = [math.log(e.high / e.low) for e in (stats.after_repeats(rows, n) for n in (3, 6, 12))]
+    assert widths == sorted(widths, reverse=True)
+    assert stats.after_repeats(rows, 3) == stats.compare(rows)
+    assert not stats.is_likely_settled(stats.compare(rows))
+    assert stats.is_likely_settled(stats.after_repeats(rows, 12))

@@ -19,7 +19,7 @@ URL_SCENARIOS = ("ja_chat", "code_agent")
 URL_CONVERSATIONS = 8
 """The fewest at which an interval keeps its level well (benchmarks/coverage.py)."""
 URL_REPEATS = 3
-"""Two show so little of what a whole repeat shares that they widen an interval more than they add."""
+"""Two show little of what a whole repeat shares: their intervals are much wider."""
 
 
 class RunFlags(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,6 @@
 from sakiyomi.results import Cell, Comparison, Report
 from sakiyomi.stats import Estimate
 
-
 TOO_WIDE = 50.0
 """Two noisy repeats can give 0.005 to 233."""
 
