@@ -8,7 +8,7 @@ from typing import Any
 
 from sakiyomi import store, terminal
 from sakiyomi.engines import find_engine
-from sakiyomi.errors import SakiyomiError, StoreError, WriteError
+from sakiyomi.errors import SakiyomiError, WriteError
 from sakiyomi.measured import measure_request
 from sakiyomi.record import ArmFacts, RequestRecord, RunFacts
 
@@ -51,7 +51,7 @@ COLUMNS: dict[str, str] = {
 
 
 def export_command(arguments: argparse.Namespace) -> int:
-    """Write the table. Raises StoreError that names the extra when pyarrow is missing."""
+    """Write the table. Raises WriteError that names the extra when pyarrow is missing."""
     reader = store.open_run(arguments.run)
     path = Path(arguments.parquet)
     num_rows = write_parquet(path, request_rows(reader.facts, reader.records()))
