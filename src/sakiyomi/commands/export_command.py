@@ -51,7 +51,7 @@ COLUMNS: dict[str, str] = {
 
 
 def export_command(arguments: argparse.Namespace) -> int:
-    """Write the table. Raises WriteError that names the extra when pyarrow is missing."""
+    """Write the table. Raises SakiyomiError that names the extra when pyarrow is missing."""
     reader = store.open_run(arguments.run)
     path = Path(arguments.parquet)
     num_rows = write_parquet(path, request_rows(reader.facts, reader.records()))
