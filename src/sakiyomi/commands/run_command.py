@@ -12,6 +12,7 @@ from sakiyomi import terminal
 from sakiyomi.analyse import analyse
 from sakiyomi.calibration import calibration_plan, fit_calibration
 from sakiyomi.commands import until_established
+from sakiyomi.commands.decide_command import decide_run
 from sakiyomi.commands.dry_run import dry_run
 from sakiyomi.commands.explain_command import explain_run, with_explanation
 from sakiyomi.commands.full_report import known_device
@@ -29,6 +30,7 @@ from sakiyomi.redaction import has_hidden, redact_arm
 from sakiyomi.report import explanation_text
 from sakiyomi.report import json as report_json
 from sakiyomi.report import text as report_text
+from sakiyomi.report.decision_text import settle_lines
 from sakiyomi.scenario import Scenario
 from sakiyomi.store import RunReader, open_run, read_plan, read_scenario
 from sakiyomi.urls import split_url
@@ -104,6 +106,8 @@ def finish(folder: Path, facts: RunFacts, arguments: argparse.Namespace) -> int:
         if facts.kind == "calibration":
             _say_calibration(reader, run)
             return 0
+        for line in settle_lines(decide_run(reader, report, dict(facts.plan.slo))):
+            terminal.write(line)
         terminal.write(
             f"saved: {run}\nnext: sakiyomi explain {run} · sakiyomi report {run} -o report.html"
         )

@@ -208,6 +208,24 @@ def experiment_sentence(one: Experiment, choice: Choice, say: Language = EN) -> 
     return say("next_plain", what=what)
 
 
+def settle_lines(decision: Decision) -> list[str]:
+    """What would settle the open paths, a command once, on a line of its own."""
+    paths: dict[tuple[str, str], list[str]] = {}
+    for choice in decision.choices:
+        one = choice.next_experiment
+        if one is None or one.reason == "draft_length" or not one.command or not one.num_more:
+            continue
+        what = EN(f"more_{one.unit}", n=one.num_more)
+        if one.minutes is not None:
+            what = EN("about_minutes", what=what, minutes=_minutes(one.minutes, EN))
+        paths.setdefault((what, one.command), []).append(choice.scenario)
+    return [
+        line
+        for (what, command), names in paths.items()
+        for line in (f"to settle {', '.join(dict.fromkeys(names))}: {what}:", f"  {command}")
+    ]
+
+
 def calibration_sentence(fit: Calibration, say: Language = EN) -> str:
     """c0 and c with their intervals."""
     at = say.join(f"C({k}) = {say.estimate(cost)}" for k, cost in sorted(fit.at.items()))

@@ -42,11 +42,10 @@ def render(explanation: Explanation, levers: Sequence[WhatIf], width: int = 80) 
 
 
 def render_costs(explanation: Explanation, width: int = 80) -> str:
-    """What a speculative step costs, where the model is known: for the end of a run."""
+    """What a speculative step costs and where it breaks even: for the end of a run."""
     lines: list[str] = []
     for one in explanation.speculation:
-        if one.predicted_step_cost is not None:
-            lines += [*textwrap.wrap(_speculation(one, EN), width, break_on_hyphens=False), ""]
+        lines += [*textwrap.wrap(_speculation(one, EN), width, break_on_hyphens=False), ""]
     return "\n".join(lines)
 
 
