@@ -302,3 +302,27 @@ def test_held_back_tokens_of_a_plain_answer_are_steps_of_one_token():
     found = llamacpp.group_steps(record)
     assert [step.num_tokens for step in found] == [1] * 6
     assert {step.num_draft_tokens for step in found} == {0}
+
+
+def test_lookup_drafts_are_not_counted_for_every_held_back_step():
+    """Japanese with n-gram drafts, as an embedded run sent it: the counters said three drafts."""
+    tokens = [2, 2, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2]
+    drafted = [None] * 6 + [4] * 6 + [8] * 9 + [12] * 5
+    accepted = [None] * 6 + [1] * 6 + [2] * 9 + [4] * 5
+    marks = [float(i) for i in range(21)] + [21.0, 21.0, 22.0, 23.0, 24.0]
+    record = RequestRecord(
+        key=KEY,
+        sent_at_s=0.0,
+        closed_at_s=1.0,
+        event_at_s=marks,
+        event_tokens=tokens,
+        event_step_mark=marks,
+        event_num_draft_tokens=drafted,
+        event_num_accepted_tokens=accepted,
+        completion_tokens=sum(tokens),
+        evidence={"timings": {"predicted_n": sum(tokens), "draft_n": 12, "draft_n_accepted": 4}},
+    )
+    counts = llamacpp.read_response(record)
+    assert counts.num_drafts == 3
+    assert (counts.num_draft_tokens, counts.num_accepted_tokens) == (12, 4)
+    assert counts.num_steps == sum(tokens) - 1 - 4

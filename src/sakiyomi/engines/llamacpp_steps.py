@@ -80,8 +80,19 @@ def steps_of(groups: list[StepGroup]) -> list[Step]:
 
 
 def num_drafts(groups: list[StepGroup]) -> int:
-    """Steps that had a draft: all of a group that drafted anything."""
-    return sum(group.num_steps for group in groups if group.num_draft_tokens)
+    """Steps that had a draft.
+
+    Of steps that cannot be told apart: all, where every step that stands alone drafts (a draft
+    model, MTP); else the fewest that hold the tokens drafted (n-gram drafts are rare).
+    """
+    alone = [group.num_draft_tokens for group in groups if group.num_steps == 1]
+    k = max(alone, default=0)
+    every = 0 not in alone
+    return sum(
+        group.num_steps if every or not k else min(-(-group.num_draft_tokens // k), group.num_steps)
+        for group in groups
+        if group.num_draft_tokens
+    )
 
 
 def _rest(record: RequestRecord, missing: int, drafted: int, accepted: int) -> StepGroup | None:
