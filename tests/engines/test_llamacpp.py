@@ -304,25 +304,46 @@ def test_held_back_tokens_of_a_plain_answer_are_steps_of_one_token():
     assert {step.num_draft_tokens for step in found} == {0}
 
 
-def test_lookup_drafts_are_not_counted_for_every_held_back_step():
-    """Japanese with n-gram drafts, as an embedded run sent it: the counters said three drafts."""
-    tokens = [2, 2, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2]
-    drafted = [None] * 6 + [4] * 6 + [8] * 9 + [12] * 5
-    accepted = [None] * 6 + [1] * 6 + [2] * 9 + [4] * 5
-    marks = [float(i) for i in range(21)] + [21.0, 21.0, 22.0, 23.0, 24.0]
-    record = RequestRecord(
+def held_back(events, **fields):
+    """A record of events (tokens, tokens drafted so far, accepted so far), each of its own step."""
+    tokens, drafted, accepted = map(list, zip(*events, strict=True))
+    marks = [float(i) for i in range(len(events))]
+    return RequestRecord(
         key=KEY,
         sent_at_s=0.0,
-        closed_at_s=1.0,
+        closed_at_s=100.0,
         event_at_s=marks,
         event_tokens=tokens,
         event_step_mark=marks,
         event_num_draft_tokens=drafted,
         event_num_accepted_tokens=accepted,
         completion_tokens=sum(tokens),
-        evidence={"timings": {"predicted_n": sum(tokens), "draft_n": 12, "draft_n_accepted": 4}},
+        evidence={
+            "timings": {
+                "predicted_n": sum(tokens),
+                "draft_n": drafted[-1],
+                "draft_n_accepted": accepted[-1],
+            }
+        },
+        **fields,
     )
-    counts = llamacpp.read_response(record)
-    assert counts.num_drafts == 3
-    assert (counts.num_draft_tokens, counts.num_accepted_tokens) == (12, 4)
-    assert counts.num_steps == sum(tokens) - 1 - 4
+
+
+@pytest.mark.parametrize("first", [5, 2])  # a step that stands alone with a draft, or none does
+def test_lookup_drafts_are_not_counted_for_every_held_back_step(first):
+    """Japanese with n-gram drafts: an event ends two steps, one of which had a draft of four."""
+    alone = (first, 4, 4) if first == 5 else (first, 0, 0)
+    drafts, accepted = alone[1:]
+    events = [(2, 0, 0), (2, 0, 0), (1, 0, 0), alone]
+    events += [(2, drafts + 4, accepted), (2, drafts + 4, accepted), (2, drafts + 8, accepted)]
+    counts = llamacpp.read_response(held_back(events))
+    assert counts.num_drafts == (drafts + 8) / 4
+    assert counts.num_draft_tokens == drafts + 8
+    assert counts.num_steps == sum(tokens for tokens, *_ in events) - 1 - accepted
+
+
+def test_a_draft_model_drafts_for_every_held_back_step():
+    events = [(1, 0, 0), (2, 3, 1), (1, 6, 1), (2, 12, 1), (2, 15, 2)]
+    counts = llamacpp.read_response(held_back(events))
+    assert counts.num_drafts == 5
+    assert counts.num_steps == 5

@@ -86,12 +86,13 @@ def num_drafts(groups: list[StepGroup]) -> int:
     model, MTP); else the fewest that hold the tokens drafted (n-gram drafts are rare).
     """
     alone = [group.num_draft_tokens for group in groups if group.num_steps == 1]
-    k = max(alone, default=0)
-    every = 0 not in alone
-    return sum(
-        group.num_steps if every or not k else min(-(-group.num_draft_tokens // k), group.num_steps)
-        for group in groups
-        if group.num_draft_tokens
+    together = [group for group in groups if group.num_steps > 1 and group.num_draft_tokens]
+    found = sum(drafted > 0 for drafted in alone)
+    if 0 not in alone:
+        return found + sum(group.num_steps for group in together)
+    k = max(alone)
+    return found + sum(
+        min(-(-group.num_draft_tokens // k), group.num_steps) if k else 1 for group in together
     )
 
 
