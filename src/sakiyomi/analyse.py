@@ -21,8 +21,6 @@ from sakiyomi.results import SCHEMA, Cell, Comparison, Report
 from sakiyomi.same_server import server_changes
 from sakiyomi.suspects import match
 
-MOST_WORTH_ASKING = 300
-"""More conversations than this are not advised: the difference is not worth them."""
 STEP_COST_GAP = 1.03
 """C(k) of two scenarios may differ by this much (analytics, section 6)."""
 
@@ -247,7 +245,7 @@ def _with_more_needed(cell: Cell, comparisons: Sequence[Comparison]) -> Cell:
     more = stats.num_more_units(mine.ratio)
     gain = mine.ratio.point - 1
     ask = f"About {more} more would settle it" if more else "More of them, or longer answers, may"
-    if more and more > MOST_WORTH_ASKING:
+    if more and more > stats.MOST_WORTH_ASKING:
         ask = "It is too small to be settled with a few hundred more"
     caution = Caution(
         "too_few_conversations",

@@ -24,14 +24,23 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """One run that would settle a path, or tell most about it.
 
     `minutes` from the wall time that the run so far took, None when nothing was run here.
-    `unit`: what `num_more` counts. `command`: ready to paste; None where more of what the scenario
-    has would not do, or nothing says how to run it.
+    `unit`: what `num_more` counts. `num_asked`: conversations that the command asks in all.
+    `command`: ready to paste; None where more of what the scenario has would not do, or nothing
+    says how to run it.
     """
 
-    kind: Literal["more_repeats", "more_conversations", "own_conversations", "tune", "open"]
+    kind: Literal[
+        "more_repeats",
+        "more_conversations",
+        "all_conversations",  # those that the scenario has, though more are needed
+        "own_conversations",
+        "tune",
+        "open",
+    ]
     scenario: str
     reason: Literal["gain", "limit", "draft_length"]
     num_more: int | None = None
+    num_asked: int | None = None
     unit: Literal["repeats", "conversations", "drafts"] = "conversations"
     minutes: float | None = None
     command: str | None = None
@@ -130,7 +139,7 @@ def _more_conversations(
 ) -> Experiment:
     scenario, load = place
     now = _num_conversations(requests, place)
-    if num_more is None:
+    if num_more is None or num_more > stats.MOST_WORTH_ASKING:
         return Experiment(kind="open", scenario=scenario, reason=reason)
     minutes = _minutes(requests, place, (now + num_more) / now) if now else None
     if source.is_published or not now:
@@ -139,7 +148,14 @@ def _more_conversations(
         )
     wanted, available = now + num_more, source.num_available.get(scenario)
     load_flag = _load_flag(load, requests)
-    if available is not None and wanted > available:
+    kind: Literal["more_conversations", "all_conversations"] = "more_conversations"
+    if available is not None and now < available / 2 and wanted > available:
+        kind, wanted, minutes = (
+            "all_conversations",
+            available,
+            _minutes(requests, place, available / now),
+        )
+    elif available is not None and wanted > available:
         file = shlex.quote(f"{scenario}.jsonl")
         return Experiment(
             kind="own_conversations",
@@ -154,10 +170,11 @@ def _more_conversations(
     # a run of first turns goes on with first turns, a run of whole conversations with whole ones
     flag = "--conversations" if _has_later_turns(requests, place) else "--requests"
     return Experiment(
-        kind="more_conversations",
+        kind=kind,
         scenario=scenario,
         reason=reason,
         num_more=num_more,
+        num_asked=wanted,
         minutes=minutes,
         command=f"{_run(source.plan, scenario)} {flag} {wanted}{load_flag}",
     )

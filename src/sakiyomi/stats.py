@@ -32,6 +32,7 @@ Verdict = Literal["faster", "slower", "same", "not_established"]
 
 LEVEL = 0.95
 MIN_GAIN = 0.03  # contract: the band of `same`, unless the plan says otherwise
+MOST_WORTH_ASKING = 300  # conversations; a difference that takes more is not worth them
 POWER = 0.8  # the chance that the advised number of conversations settles a verdict
 
 

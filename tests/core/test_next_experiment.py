@@ -73,6 +73,19 @@ def test_an_advised_number_of_conversations_is_what_is_asked(tmp_path, cut):
     assert plan.arms == read_plan(plan_file).arms
 
 
+def test_few_of_many_conversations_asks_those_that_are_there_first(tmp_path):
+    plan_file = tmp_path / "plan.toml"
+    plan_file.write_text(
+        f'name = "p"\n{ARMS}[[scenarios]]\nname = "ja_chat"\nnum_conversations = 4\n'
+    )
+    ran = read_scenario(read_plan(plan_file).scenarios[0]).conversations
+    experiment = advised(0.2, ran, plan_file)
+    assert experiment.kind == "all_conversations"
+    assert 4 + experiment.num_more > NUM_AVAILABLE == experiment.num_asked
+    plan = plan_of(experiment.command)
+    assert len(read_scenario(plan.scenarios[0]).conversations) == NUM_AVAILABLE
+
+
 def test_more_than_the_scenario_has_comes_from_own_logs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan_file = tmp_path / "plan.toml"

@@ -199,13 +199,11 @@ def experiment_sentence(one: Experiment, choice: Choice, say: Language = EN) -> 
     if one.unit == "drafts":
         return say("next_drafts", n=one.num_more)
     what = say(f"more_{one.unit}", n=one.num_more)
-    if one.minutes is not None:
+    if one.minutes is not None and one.kind != "all_conversations":
         what = say("about_minutes", what=what, minutes=_minutes(one.minutes, say))
-    if one.kind == "own_conversations":
-        return say("next_own", what=what, scenario=choice.scenario, command=one.command)
-    if one.command:
-        return say("next_command", what=what, command=one.command)
-    return say("next_plain", what=what)
+    keys = {"own_conversations": "next_own", "all_conversations": "next_all"}
+    key = keys.get(one.kind, "next_command" if one.command else "next_plain")
+    return say(key, what=what, scenario=choice.scenario, asked=one.num_asked, command=one.command)
 
 
 def settle_lines(decision: Decision) -> list[str]:
@@ -216,6 +214,8 @@ def settle_lines(decision: Decision) -> list[str]:
         if one is None or one.reason == "draft_length" or not one.command or not one.num_more:
             continue
         what = EN(f"more_{one.unit}", n=one.num_more)
+        if one.kind == "all_conversations":
+            what += f"; first all {one.num_asked} that it has"
         if one.minutes is not None:
             what = EN("about_minutes", what=what, minutes=_minutes(one.minutes, EN))
         paths.setdefault((what, one.command), []).append(choice.scenario)

@@ -18,6 +18,7 @@ from sakiyomi.explained_calibration import ExplainedCalibration
 from sakiyomi.models.roofline import Device
 from sakiyomi.report.format import number
 from sakiyomi.report.language import EN, Language
+from sakiyomi.stats import Estimate
 from sakiyomi.what_if import WhatIf
 
 MAX_LEVERS = 8
@@ -42,11 +43,21 @@ def render(explanation: Explanation, levers: Sequence[WhatIf], width: int = 80) 
 
 
 def render_costs(explanation: Explanation, width: int = 80) -> str:
-    """What a speculative step costs and where it breaks even: for the end of a run."""
+    """What a speculative step costs and where it breaks even: for the end of a run.
+
+    Left to `explain` where the break-even could be anything from 0 to 100 %.
+    """
     lines: list[str] = []
     for one in explanation.speculation:
+        if one.break_even_rate is None or is_anything(one.break_even_rate):
+            continue
         lines += [*textwrap.wrap(_speculation(one, EN), width, break_on_hyphens=False), ""]
     return "\n".join(lines)
+
+
+def is_anything(rate: Estimate) -> bool:
+    """Whether the interval of a rate holds all from 0 to 1."""
+    return rate.low is not None and rate.high is not None and rate.low <= 0 and rate.high >= 1
 
 
 def summary(explanation: Explanation, levers: Sequence[WhatIf]) -> list[str]:
