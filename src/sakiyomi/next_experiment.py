@@ -83,22 +83,24 @@ def for_gain(
         )
     mine, base = requests.get((scenario, arms[0], load)), requests.get((scenario, arms[1], load))
     units = [unit.log_ratios for unit in pair(mine, base)] if mine and base else []
-    num_repeats = num_repeats_of(units)
-    if source.can_resume:
-        for repeats in range(num_repeats + 1, MAX_REPEATS_FACTOR * num_repeats + 1):
-            if stats.is_likely_settled(stats.after_repeats(units, repeats), min_gain):
-                return Experiment(
-                    kind="more_repeats",
-                    scenario=scenario,
-                    reason="gain",
-                    num_more=repeats - num_repeats,
-                    unit="repeats",
-                    minutes=_minutes(requests, None, (repeats - num_repeats) / num_repeats),
-                    command=f"sakiyomi run {'' if source.plan_is_kept else source.plan + ' '}"
-                    f"--resume {shlex.quote(source.run)} --repeats {repeats}",
-                )
-    if stats.is_limited_by_repeats(units):
-        return Experiment(kind="open", scenario=scenario, reason="gain")
+    now = num_repeats_of(units)
+    likely = (
+        repeats
+        for repeats in range(now + 1, MAX_REPEATS_FACTOR * now + 1)
+        if stats.is_likely_settled(stats.after_repeats(units, repeats), min_gain)
+    )
+    wanted = next(likely, 2 * now if stats.is_limited_by_repeats(units) else None)
+    if wanted is not None and source.can_resume:
+        return Experiment(
+            kind="more_repeats",
+            scenario=scenario,
+            reason="gain",
+            num_more=wanted - now,
+            unit="repeats",
+            minutes=_minutes(requests, None, (wanted - now) / now),
+            command=f"sakiyomi run {'' if source.plan_is_kept else source.plan + ' '}"
+            f"--resume {shlex.quote(source.run)} --repeats {wanted}",
+        )
     return _more_conversations(place, num_more, "gain", requests, source)
 
 
@@ -137,46 +139,39 @@ def _more_conversations(
     requests: Requests,
     source: Source,
 ) -> Experiment:
+    """`num_more` conversations; first those that the scenario has, where few of them were asked."""
     scenario, load = place
     now = _num_conversations(requests, place)
-    if num_more is None or num_more > stats.MOST_WORTH_ASKING:
-        return Experiment(kind="open", scenario=scenario, reason=reason)
-    minutes = _minutes(requests, place, (now + num_more) / now) if now else None
+    if num_more is not None and num_more > stats.MOST_WORTH_ASKING:
+        num_more = None
+    here = Experiment(kind="open", scenario=scenario, reason=reason, num_more=num_more)
     if source.is_published or not now:
-        return Experiment(
-            kind="more_conversations", scenario=scenario, reason=reason, num_more=num_more
-        )
-    wanted, available = now + num_more, source.num_available.get(scenario)
-    load_flag = _load_flag(load, requests)
-    kind: Literal["more_conversations", "all_conversations"] = "more_conversations"
-    if available is not None and now < available / 2 and wanted > available:
-        kind, wanted, minutes = (
-            "all_conversations",
-            available,
-            _minutes(requests, place, available / now),
-        )
-    elif available is not None and wanted > available:
-        file = shlex.quote(f"{scenario}.jsonl")
-        return Experiment(
-            kind="own_conversations",
-            scenario=scenario,
-            reason=reason,
-            num_more=num_more,
-            minutes=minutes,
-            command=f"sakiyomi scenarios import LOGS.jsonl --name {shlex.quote(scenario)} "
-            f"--num-conversations {wanted} -o {file} && "
-            f"{_run(source.plan, f'{scenario}.jsonl')}{load_flag}",
-        )
+        return msgspec.structs.replace(here, kind="more_conversations") if num_more else here
+    available = source.num_available.get(scenario)
+    wanted = now + num_more if num_more else math.inf
+    kind: Literal["more_conversations", "all_conversations", "own_conversations"]
+    kind = "more_conversations"
+    if available is not None and wanted > available:
+        kind = "all_conversations" if now < available / 2 else "own_conversations"
+    if kind == "all_conversations" and available is not None:
+        wanted = available
+    if math.isinf(wanted):
+        return here
     # a run of first turns goes on with first turns, a run of whole conversations with whole ones
     flag = "--conversations" if _has_later_turns(requests, place) else "--requests"
-    return Experiment(
+    command = f"{_run(source.plan, scenario)} {flag} {wanted}"
+    if kind == "own_conversations":
+        command = (
+            f"sakiyomi scenarios import LOGS.jsonl --name {shlex.quote(scenario)} "
+            f"--num-conversations {wanted} -o {shlex.quote(f'{scenario}.jsonl')} && "
+            f"{_run(source.plan, f'{scenario}.jsonl')}"
+        )
+    return msgspec.structs.replace(
+        here,
         kind=kind,
-        scenario=scenario,
-        reason=reason,
-        num_more=num_more,
         num_asked=wanted,
-        minutes=minutes,
-        command=f"{_run(source.plan, scenario)} {flag} {wanted}{load_flag}",
+        minutes=_minutes(requests, place, wanted / now),
+        command=command + _load_flag(load, requests),
     )
 
 

@@ -194,16 +194,18 @@ def experiment_sentence(one: Experiment, choice: Choice, say: Language = EN) -> 
     """What to run, how much of it, how long it takes, as a command."""
     if one.kind == "tune":
         return say("next_tune", command=one.command)
+    if one.kind == "all_conversations":
+        return say("next_all", asked=one.num_asked, command=one.command)
     if one.kind == "open" or one.num_more is None:
         return say("next_open")
     if one.unit == "drafts":
         return say("next_drafts", n=one.num_more)
     what = say(f"more_{one.unit}", n=one.num_more)
-    if one.minutes is not None and one.kind != "all_conversations":
+    if one.minutes is not None:
         what = say("about_minutes", what=what, minutes=_minutes(one.minutes, say))
-    keys = {"own_conversations": "next_own", "all_conversations": "next_all"}
-    key = keys.get(one.kind, "next_command" if one.command else "next_plain")
-    return say(key, what=what, scenario=choice.scenario, asked=one.num_asked, command=one.command)
+    if one.kind == "own_conversations":
+        return say("next_own", what=what, scenario=choice.scenario, command=one.command)
+    return say("next_command" if one.command else "next_plain", what=what, command=one.command)
 
 
 def settle_lines(decision: Decision) -> list[str]:
@@ -211,11 +213,11 @@ def settle_lines(decision: Decision) -> list[str]:
     paths: dict[tuple[str, str], list[str]] = {}
     for choice in decision.choices:
         one = choice.next_experiment
-        if one is None or one.reason == "draft_length" or not one.command or not one.num_more:
+        if one is None or one.reason == "draft_length" or not one.command:
             continue
         what = EN(f"more_{one.unit}", n=one.num_more)
         if one.kind == "all_conversations":
-            what += f"; first all {one.num_asked} that it has"
+            what = f"all {one.num_asked} conversations that it has"
         if one.minutes is not None:
             what = EN("about_minutes", what=what, minutes=_minutes(one.minutes, EN))
         paths.setdefault((what, one.command), []).append(choice.scenario)
