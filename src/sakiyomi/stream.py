@@ -1,12 +1,6 @@
-"""Bytes with their instants -> server-sent events -> token-bearing events. Pure.
-
-The format is the WHATWG's (https://html.spec.whatwg.org/multipage/server-sent-events.html). Bytes
-are split at LF, CR and CRLF alone and decoded afterwards, so no cut can break a character.
-"""
+"""The bytes of one answer with their instants -> its token-bearing events and counts. Pure."""
 
 from typing import Any
-
-import msgspec
 
 from sakiyomi.chunk import (
     Choice,
@@ -22,129 +16,10 @@ from sakiyomi.chunk import (
 )
 from sakiyomi.errors import StreamError
 from sakiyomi.record import EventKind, RequestError
+from sakiyomi.sse import SseParser
 
-MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""Bundled reasoning traces and logprobs reach megabytes; beyond this it is no answer."""
-
-_BOM = b"\xef\xbb\xbf"
 _FAILED_REASONS = frozenset({"error", "abort"})
 """Reasons that say the engine gave up: `error` (vLLM), `abort` (SGLang, vLLM)."""
-
-
-class SseEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event: its data, lines joined by LF, and its name (`event:`), usually none."""
-
-    data: bytes
-    name: bytes = b""
-
-
-class SseParser:
-    """Bytes cut anywhere -> events. `num_keep_alives` counts comments and events without data."""
-
-    __slots__ = (
-        "_data_lines",
-        "_is_fresh",
-        "_name",
-        "_num_data_bytes",
-        "_num_pending_bytes",
-        "_pending",
-        "_skip_lf",
-        "_start",
-        "num_keep_alives",
-    )
-
-    def __init__(self) -> None:
-        self.num_keep_alives = 0
-        self._start: bytes | None = b""  # the first bytes, until it is clear whether they are a BOM
-        self._pending: list[bytes] = []  # pieces of the line that has not ended
-        self._num_pending_bytes = 0
-        self._data_lines: list[bytes] = []  # of the event that has not ended
-        self._num_data_bytes = 0
-        self._name = b""
-        self._skip_lf = False  # the last read ended in CR: an LF that follows belongs to it
-        self._is_fresh = False  # nothing is pending: the next byte begins an event
-
-    def feed(self, data: bytes) -> list[SseEvent]:
-        """Take what one read brought. Raises StreamError when one event exceeds the limit."""
-        if (  # the usual case: one event, whole
-            self._is_fresh
-            and data.find(b"\n") == len(data) - 2
-            and data[:6] == b"data: "
-            and data[-1:] == b"\n"
-            and b"\r" not in data
-        ):
-            return [SseEvent(data[6:-2])]
-        return self._feed_lines(data)
-
-    def close(self) -> list[SseEvent]:
-        """The event that the end of the stream left without its blank line, if any.
-
-        The standard drops it. Here it arrived and is worth a look: servers forget the last LF.
-        """
-        pending = [self._start] if self._start else self._pending
-        if pending:
-            self._start = None
-            self._take_line(b"".join(pending))
-        event = self._dispatch()
-        self._pending = []
-        return [event] if event else []
-
-    def _feed_lines(self, data: bytes) -> list[SseEvent]:
-        if self._start is not None:
-            data = self._start + data
-            if len(data) < len(_BOM) and _BOM.startswith(data):
-                self._start = data
-                return []
-            self._start = None
-            data = data.removeprefix(_BOM)
-        if self._skip_lf and data:
-            self._skip_lf = False
-            data = data.removeprefix(b"\n")
-        if b"\r" in data:
-            self._skip_lf = data.endswith(b"\r")
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = data.split(b"\n")
-        rest = lines.pop()
-        events = []
-        if lines and self._pending:
-            self._pending.append(lines[0])
-            lines[0] = b"".join(self._pending)
-            self._pending, self._num_pending_bytes = [], 0
-        for line in lines:
-            if line:
-                self._take_line(line)
-            elif event := self._dispatch():
-                events.append(event)
-        if rest:
-            self._pending.append(rest)
-            self._num_pending_bytes += len(rest)
-        if self._num_pending_bytes + self._num_data_bytes > MAX_EVENT_BYTES:
-            raise StreamError(
-                f"one event of the stream is larger than {MAX_EVENT_BYTES // 2**20} MB",
-                "turn off echo and logprobs; this is no answer that can be measured",
-            )
-        self._is_fresh = not (self._pending or self._data_lines or self._name or self._skip_lf)
-        return events
-
-    def _take_line(self, line: bytes) -> None:
-        field, _, value = line.partition(b":")
-        if not field:
-            self.num_keep_alives += 1
-            return
-        value = value.removeprefix(b" ")
-        if field == b"data":
-            self._data_lines.append(value)
-            self._num_data_bytes += len(value)
-        elif field == b"event":
-            self._name = value
-
-    def _dispatch(self) -> SseEvent | None:
-        """The blank line: end of an event."""
-        data, name = b"\n".join(self._data_lines), self._name
-        if not data:
-            self.num_keep_alives += bool(self._data_lines or name)
-        self._data_lines, self._name, self._num_data_bytes = [], b"", 0
-        return SseEvent(data, name) if data else None
 
 
 class TokenStream:
@@ -215,18 +90,24 @@ class TokenStream:
             self._take(event.data, event.name, self._at_s)
             self.num_malformed = num_malformed  # a cut event is no malformed one
 
+    def take_document(self, data: bytes) -> bool:
+        """A whole answer instead of a stream: its counts. False when it is no JSON object."""
+        chunk = decode_chunk(data)
+        if chunk is None:
+            return False
+        self._take_head(chunk, data, b"")
+        for choice in chunk.choices or ():
+            if choice.finish_reason is not None:
+                self._finish(choice.finish_reason)
+        return True
+
     def fields(self) -> dict[str, Any]:
         """What was seen, as keyword arguments of `RequestRecord`."""
         usage = self._usage or Usage()
         if self.event_at_s and not usage.completion_tokens:
             usage = Usage()  # zeros beside an answer are no count
         completion, prompt = usage.completion_tokens_details, usage.prompt_tokens_details
-        reasoning, evidence = completion and completion.reasoning_tokens, dict(self._evidence)
-        for key, data in (("usage", self._usage_data), ("timings", self._timings_data)):
-            if data:
-                evidence[key] = decode_object(data).get(key)
-        logprobs = [token_logprob(decode_object(data)) for data in self._logprobs]
-        evidence |= {"logprobs": logprobs} if logprobs else {}
+        reasoning = completion and completion.reasoning_tokens
         return {
             "event_at_s": self.event_at_s,
             "event_tokens": self.event_tokens,
@@ -243,11 +124,21 @@ class TokenStream:
             "done": self.done,
             "model": self.model,
             "system_fingerprint": self.system_fingerprint,
-            "evidence": evidence,
+            "evidence": self._read_evidence(),
             "num_keep_alives": self._parser.num_keep_alives,
             "num_malformed": self.num_malformed,
             "error": self.error,
         }
+
+    def _read_evidence(self) -> dict[str, Any]:
+        """The engine's own objects as received, read once, at the end."""
+        evidence = dict(self._evidence)
+        for key, data in (("usage", self._usage_data), ("timings", self._timings_data)):
+            if data:
+                evidence[key] = decode_object(data).get(key)
+        if self._logprobs:
+            evidence["logprobs"] = [token_logprob(decode_object(data)) for data in self._logprobs]
+        return evidence
 
     def _take(self, data: bytes, name: bytes, at_s: float) -> None:
         """One event."""
@@ -263,17 +154,6 @@ class TokenStream:
         if chunk.choices:  # after the usage: the chunk that brings it may have none
             self._take_choices(chunk, chunk.choices, at_s)
             self._logprobs += logprob_entries(chunk.choices)
-
-    def take_document(self, data: bytes) -> bool:
-        """A whole answer instead of a stream: its counts. False when it is no JSON object."""
-        chunk = decode_chunk(data)
-        if chunk is None:
-            return False
-        self._take_head(chunk, data, b"")
-        for choice in chunk.choices or ():
-            if choice.finish_reason is not None:
-                self._finish(choice.finish_reason)
-        return True
 
     def _take_head(self, chunk: Chunk, data: bytes, name: bytes) -> None:
         """What a chunk says beside its tokens."""

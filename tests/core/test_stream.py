@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sakiyomi.errors import StreamError
-from sakiyomi.stream import MAX_EVENT_BYTES, SseEvent, SseParser, TokenStream
+from sakiyomi.sse import MAX_EVENT_BYTES, SseEvent, SseParser
+from sakiyomi.stream import TokenStream
 
 
 def parse(*reads):
