@@ -154,6 +154,14 @@ def test_faults_of_logprobs(fault, num_told, num_listed):
     assert all(len(entry["top_logprobs"]) == num_listed for entry in told)
 
 
+def test_a_server_may_refuse_logprobs():
+    config = FakeEngine(faults=("logprobs_400",), **QUICK)
+    _, _, log = asked(config, SAY | {"logprobs": True, "top_logprobs": 2})
+    assert log.status == 400
+    _, _, log = asked(config, SAY)
+    assert log.status == 200
+
+
 def test_certain_tokens_are_accepted_as_scripted():
     config = FakeEngine(
         k=4,
