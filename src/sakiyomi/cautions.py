@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from sakiyomi import acceptance_cautions as acceptance
-from sakiyomi.cell_acceptance import FOREIGN_SHARE
+from sakiyomi.acceptance import MAX_FOREIGN_SHARE
 from sakiyomi.cell_facts import CellFacts
 from sakiyomi.record import Caution
 from sakiyomi.stats import median
@@ -169,7 +169,7 @@ def warm_prefix_cache(cell: CellFacts) -> Caution | None:
 def other_traffic(cell: CellFacts) -> Caution | None:
     """The server generated more than this run asked for."""
     share = cell.evidence.foreign_share
-    if share is None or share <= FOREIGN_SHARE:
+    if share is None or share <= MAX_FOREIGN_SHARE:
         return None
     return Caution(
         "other_traffic",

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from sakiyomi import acceptance, stats
+from sakiyomi import acceptance, counter_growth, stats
+from sakiyomi.acceptance import MAX_FOREIGN_SHARE
 from sakiyomi.counter_windows import Window
 from sakiyomi.measured import Measured, drafts_every_step, is_speculative
 from sakiyomi.record import ArmFacts, Quality, SpecDecodeCounters, SpecDecodeGauge
@@ -12,8 +13,6 @@ from sakiyomi.results import Acceptance, Source
 
 MIN_COVERAGE = 0.8
 """Share of requests that must have the engine's own record before a cell rests on it."""
-FOREIGN_SHARE = 0.05
-"""Server tokens beyond the own count: above this the counters are shared (faults, F55)."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +30,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def total(self) -> SpecDecodeCounters:
         """The sums over units."""
-        return acceptance.total_speculation(self.units)
+        return counter_growth.total_speculation(self.units)
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +200,7 @@ def _disagreement(
 ) -> str | None:
     """Where the two best counted sources differ by more than truncation explains."""
     counted = [one for one in found if one.source not in ("bursts", "gauge")]
-    if len(counted) < 2 or foreign is None or foreign > FOREIGN_SHARE:
+    if len(counted) < 2 or foreign is None or foreign > MAX_FOREIGN_SHARE:
         return None
     one, other = counted[:2]
     problem = acceptance.agree(one.total, other.total, num_requests, k)
@@ -308,7 +307,7 @@ def _coverage(evidence: Evidence, total: SpecDecodeCounters) -> float | None:
 
 def _spread_of(evidence: Evidence) -> Found | None:
     """The steps of each conversation, when they agree with the counters: they tell the spread."""
-    if evidence.disagreement or (evidence.foreign_share or 0.0) > FOREIGN_SHARE:
+    if evidence.disagreement or (evidence.foreign_share or 0.0) > MAX_FOREIGN_SHARE:
         return None
     return next(
         (f for f in evidence.found if f.source == "events" and f.quality != "estimated"), None
@@ -340,7 +339,7 @@ def _cross_check(evidence: Evidence) -> dict[str, object] | None:
         "num_accepted_tokens": other.total.num_accepted_tokens,
         "draft_acceptance_rate": acceptance.draft_acceptance_rate(other.total),
         "agrees": evidence.disagreement is None
-        and (evidence.foreign_share or 0.0) <= FOREIGN_SHARE,
+        and (evidence.foreign_share or 0.0) <= MAX_FOREIGN_SHARE,
     }
 
 
@@ -350,7 +349,7 @@ def _by_conversation(requests: Sequence[Measured], field: str) -> list[SpecDecod
     for request in requests:
         counts = getattr(request, field)
         grouped.setdefault(request.key.conversation_id, []).append(counts)
-    return [acceptance.total_speculation(parts) for parts in grouped.values()]
+    return [counter_growth.total_speculation(parts) for parts in grouped.values()]
 
 
 def _from_counters(
@@ -370,14 +369,14 @@ def _from_counters(
     server = sum(generated) if generated else None
     complete = len(known) == len(windows) and not resets
     foreign = acceptance.foreign_share(own, server) if complete else None
-    shared = (foreign or 0.0) > FOREIGN_SHARE
+    shared = (foreign or 0.0) > MAX_FOREIGN_SHARE
     lower_bound = any(delta.lower_bound for _, delta in known) or (
         complete and _counted_fewer(own, server, len(requests))
     )
     found = Found(
         source="counters",
         quality="estimated" if shared or lower_bound else qualities["counters"],
-        units=[acceptance.total_speculation(parts) for parts in by_repeat.values()],
+        units=[counter_growth.total_speculation(parts) for parts in by_repeat.values()],
         unit="repeat",
     )
     return found, foreign, resets, lower_bound
@@ -387,7 +386,7 @@ def _counted_fewer(own: float | None, server: float | None, num_requests: int) -
     """The server's counters miss tokens that came (two a request are a matter of counting)."""
     if own is None or server is None:
         return False
-    return own - server > max(FOREIGN_SHARE * own, 2.0 * num_requests)
+    return own - server > max(MAX_FOREIGN_SHARE * own, 2.0 * num_requests)
 
 
 def _drafted(found: Found) -> bool:

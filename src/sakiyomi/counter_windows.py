@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from sakiyomi import acceptance
-from sakiyomi.acceptance import Delta
+from sakiyomi import counter_growth
+from sakiyomi.counter_growth import Delta
 from sakiyomi.engines.engine import Engine
 from sakiyomi.errors import MetricsError
 from sakiyomi.record import ArmFacts, EngineMetrics, SeriesCounters, Snapshot
@@ -32,10 +32,10 @@ class Window(msgspec.Struct, kw_only=True):
         """Growth over all pages; None when a side is missing."""
         if not self.before or self.before.keys() != self.after.keys():
             return None
-        parts = [acceptance.delta(self.before[url], self.after[url]) for url in self.before]
+        parts = [counter_growth.delta(self.before[url], self.after[url]) for url in self.before]
         result = parts[0]
         for part in parts[1:]:
-            result = acceptance.add(result, part)
+            result = counter_growth.add(result, part)
         return result
 
     @property

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sakiyomi import acceptance
+from sakiyomi import acceptance, counter_growth
 from sakiyomi.record import EngineMetrics, SeriesCounters, SpecDecodeCounters
 
 MAX_UNITS = 64
@@ -98,9 +98,11 @@ def _followed(track: Track | None, metrics: EngineMetrics, at_s: float) -> Track
     names = _counter_names(metrics)
     if track is None:
         return Track(last=metrics, last_at_s=at_s, known=names)
-    grown = acceptance.delta(track.last, metrics)
+    grown = counter_growth.delta(track.last, metrics)
     before_fall = track.last if grown.resets else track.before_fall
-    rose = not grown.resets and before_fall and not acceptance.delta(before_fall, metrics).resets
+    rose = (
+        not grown.resets and before_fall and not counter_growth.delta(before_fall, metrics).resets
+    )
     void = "counters fell and rose again: several processes answer in turn" if rose else ""
     void = void or _void(track, grown, metrics)
     after = msgspec.structs.replace(
@@ -124,7 +126,7 @@ def _added(track: Track, growth: Growth) -> Track:
     """The track with one more interval in its sums."""
     total = Growth(
         seconds=track.since_start.seconds + growth.seconds,
-        counters=acceptance.total([track.since_start.counters, growth.counters]),
+        counters=counter_growth.total([track.since_start.counters, growth.counters]),
     )
     track = msgspec.structs.replace(track, interval=growth, since_start=total)
     spec = growth.counters.speculation
@@ -139,19 +141,19 @@ def _with_unit(track: Track, spec: SpecDecodeCounters) -> Track:
     """One more reading that saw drafts, in the last unit while that has room."""
     units, size, num_in_last = track.units, track.readings_per_unit, track.num_in_last_unit
     if units and num_in_last < size:
-        merged = acceptance.total_speculation([units[-1], spec])
+        merged = counter_growth.total_speculation([units[-1], spec])
         return msgspec.structs.replace(
             track, units=(*units[:-1], merged), num_in_last_unit=num_in_last + 1
         )
     if len(units) == MAX_UNITS:
         pairs = zip(units[::2], units[1::2], strict=True)
-        units, size = tuple(acceptance.total_speculation(pair) for pair in pairs), 2 * size
+        units, size = tuple(counter_growth.total_speculation(pair) for pair in pairs), 2 * size
     return msgspec.structs.replace(
         track, units=(*units, spec), readings_per_unit=size, num_in_last_unit=1
     )
 
 
-def _void(track: Track, grown: acceptance.Delta, metrics: EngineMetrics) -> str:
+def _void(track: Track, grown: counter_growth.Delta, metrics: EngineMetrics) -> str:
     """Why an interval's counts are not what happened in it; empty when they are."""
     if grown.resets:
         return f"counters fell{_of(grown.resets)}: the server restarted"

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi import acceptance
+from sakiyomi import counter_growth
 from sakiyomi.counter_windows import Window
 from sakiyomi.measured import Measured
 from sakiyomi.record import Caution, EngineMetrics
@@ -70,7 +70,7 @@ def _pages(start: int, windows: Mapping[int, Window]) -> Iterator[Seen]:
     falls: dict[str, int] = {}
     for number, window in windows.items():
         for url, page in (*window.before.items(), *window.after.items()):
-            fell = url in last and bool(acceptance.delta(last[url], page).resets)
+            fell = url in last and bool(counter_growth.delta(last[url], page).resets)
             falls[url] = falls.get(url, 0) + fell
             last[url] = page
             if page.process_start_s is not None:

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sakiyomi import acceptance, steps
-from sakiyomi.acceptance import add, agree, check, delta, from_requests, from_steps
+from sakiyomi.acceptance import agree, check
+from sakiyomi.counter_growth import add, delta, total_speculation
 from sakiyomi.record import (
     EngineMetrics,
-    RequestError,
     RequestKey,
     RequestRecord,
     SeriesCounters,
@@ -34,19 +34,18 @@ def page(start=None, **series):
     )
 
 
-def record(conversation_id="c", error=None, warmup=False, **fields):
+def record(**fields):
     key = RequestKey(
         request_id="r",
         scenario="s",
-        conversation_id=conversation_id,
+        conversation_id="c",
         turn=0,
         arm="a",
         load="closed-1",
         repeat=0,
         scheduled_at_s=0.0,
-        warmup=warmup,
     )
-    return RequestRecord(key=key, sent_at_s=0.0, closed_at_s=1.0, error=error, **fields)
+    return RequestRecord(key=key, sent_at_s=0.0, closed_at_s=1.0, **fields)
 
 
 def test_a_reset_hidden_by_another_engine_is_a_lower_bound():
@@ -190,26 +189,12 @@ def test_accepted_beyond_the_end_of_the_reply_has_two_views():
     assert check(told, 7) == []
     assert acceptance.draft_acceptance_rate(told) == pytest.approx(0.857, abs=0.0005)
     assert acceptance.mean_acceptance_length(told) == 7.0
-    assert acceptance.output_tokens_per_draft(2, 1) == 1.0
-    assert acceptance.output_tokens_per_draft(0, 1) is None
-    assert acceptance.output_tokens_per_draft(5, 0) is None
 
 
 def test_steps_without_a_draft_lower_tokens_per_step_not_the_length():
     # F54: 5376 tokens, 993 drafts, 4960 proposed, 3562 accepted, 821 plain steps.
     told = spec(993, 4960, 3562, num_steps=993 + 821)
-    series = SeriesCounters(speculation=told, num_generated_tokens=5376)
-    assert acceptance.counted_tokens_per_step(series) == pytest.approx(2.96, abs=0.005)
-    assert acceptance.draft_coverage(told) == pytest.approx(0.547, abs=0.0005)
     assert acceptance.mean_acceptance_length(told) == pytest.approx(4.59, abs=0.005)
-
-
-def test_a_first_token_is_prefills_in_counted_steps():
-    # vLLM: inter_token_latency counts the steps after a request's first token.
-    series = SeriesCounters(num_generated_tokens=60, num_requests_finished=1, num_decode_steps=35)
-    assert acceptance.counted_tokens_per_step(series) == pytest.approx(59 / 35)
-    assert acceptance.counted_tokens_per_step(SeriesCounters(num_generated_tokens=5)) is None
-    assert acceptance.counted_tokens_per_step(SeriesCounters(num_decode_steps=5)) is None
 
 
 def test_others_traffic_is_a_share_of_the_servers_count():
@@ -259,41 +244,21 @@ def test_sources_may_differ_by_the_last_step_of_each_request():
     assert agree(with_positions, delivered, num_requests=4) is None
 
 
-def test_requests_are_summed_by_conversation_without_the_failed():
-    told = {"c1": spec(10, 30, 20, (8.0, 7.0, 5.0)), "c2": spec(5, 15, 1, (1.0,))}
-    records = [
-        record("c1"),
-        record("c1"),
-        record("c2"),
-        record("silent"),
-        record("c1", error=RequestError(kind="reset", message="gone")),
-        record("c1", warmup=True),
-    ]
-    found = from_requests(records, lambda r: told.get(r.key.conversation_id))
-    assert found.num_requests == 3
-    assert found.num_silent == 1
-    assert found.by_conversation == {
-        "c1": spec(20, 60, 40, (16.0, 14.0, 10.0)),
-        "c2": spec(5, 15, 1, (1.0,)),
-    }
+def test_counts_of_several_requests_are_summed_by_position():
+    told = spec(10, 30, 20, (8.0, 7.0, 5.0))
+    assert total_speculation([told, told]) == spec(20, 60, 40, (16.0, 14.0, 10.0))
 
 
 def test_a_sum_never_mixes_coverage():
-    found = acceptance.total_speculation([spec(10, 30, 20, (1.0,)), spec(None, 30, 20)])
+    found = total_speculation([spec(10, 30, 20, (1.0,)), spec(None, 30, 20)])
     assert found == spec(None, 60, 40)
-    assert acceptance.total_speculation([]) == SpecDecodeCounters()
+    assert total_speculation([]) == SpecDecodeCounters()
 
 
-def test_steps_give_counts_for_every_conversation():
-    records = [record("a", event_tokens=[1, 4, 4, 1, 2]), record("b", event_tokens=[1])]
-    found = from_steps(records, steps.from_event_tokens, 3, every_step_drafts=True)
-    assert found.num_silent == 1
-    assert found.by_conversation["a"] == spec(4, 12, 7, (3.0, 2.0, 2.0), 4)
-
-
-def test_tokens_per_step_of_steps():
-    assert acceptance.tokens_per_step([Step(num_tokens=4), Step(num_tokens=1)]) == 2.5
-    assert acceptance.tokens_per_step([]) is None
+def test_event_tokens_give_the_counts_of_a_request():
+    told = steps.from_event_tokens(record(event_tokens=[1, 4, 4, 1, 2]))
+    assert steps.count(told, 3, every_step_drafts=True) == spec(4, 12, 7, (3.0, 2.0, 2.0), 4)
+    assert not steps.from_event_tokens(record(event_tokens=[1]))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1))

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sakiyomi.acceptance import agree, check, delta
+from sakiyomi.acceptance import agree, check
+from sakiyomi.counter_growth import delta
 from sakiyomi.engines import llamacpp, recognise
 from sakiyomi.errors import PlanError
 from sakiyomi.plan import Arm, Speculation

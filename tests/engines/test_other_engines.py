@@ -7,11 +7,10 @@ import pytest
 
 from sakiyomi.acceptance import (
     check,
-    counted_tokens_per_step,
-    delta,
     draft_acceptance_rate,
     mean_acceptance_length,
 )
+from sakiyomi.counter_growth import delta
 from sakiyomi.engines import (
     dynamo,
     find_engine,
@@ -60,11 +59,18 @@ def window(engine, folder):
 # SGLang
 
 
+def tokens_per_step(counters):
+    """A request's first token is prefill's."""
+    first = counters.num_requests_finished or 0
+    num_steps = counters.num_decode_steps or counters.speculation.num_steps
+    return (counters.num_generated_tokens - first) / num_steps
+
+
 def test_sglang_page():
     grown, after = window(sglang, "sglang-0.5.23")
     # (generation - requests) / verify calls = 990 / 330 = 3.0
     assert mean_acceptance_length(grown.counters.speculation) == pytest.approx(3.0)
-    assert counted_tokens_per_step(grown.counters) == pytest.approx(3.0)
+    assert tokens_per_step(grown.counters) == pytest.approx(3.0)
     assert grown.counters.speculation.num_draft_tokens is None
     assert grown.counters.num_generated_tokens == 1000
     assert grown.counters.prefix_cache_hits == 120
@@ -326,7 +332,7 @@ def test_lmdeploy_page():
         accepted_per_position=(38.0, 30.0, 22.0),
     )
     assert check(grown.counters.speculation, 3) == []
-    assert counted_tokens_per_step(grown.counters) == pytest.approx(130 / 40)
+    assert tokens_per_step(grown.counters) == pytest.approx(130 / 40)
     assert after.models == ("m",)
     assert after.num_speculative_tokens == 3
 
@@ -352,7 +358,7 @@ def test_tgi_page():
     # before: 9 steps of one request; after: 41 of three. 32 steps, 2 of them prefill, 15 skipped
     assert grown.counters.num_decode_steps == 30
     assert grown.counters.num_generated_tokens == 32 + 15
-    assert counted_tokens_per_step(grown.counters) == pytest.approx(45 / 30)
+    assert tokens_per_step(grown.counters) == pytest.approx(45 / 30)
     counts = grown.counters.speculation
     assert counts.num_accepted_tokens == 15
     assert counts.accepted_per_position == (10.0, 5.0)

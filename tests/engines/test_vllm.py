@@ -2,7 +2,8 @@
 
 import pytest
 
-from sakiyomi.acceptance import delta, mean_acceptance_length, position_rates
+from sakiyomi.acceptance import mean_acceptance_length, position_rates
+from sakiyomi.counter_growth import delta
 from sakiyomi.engines import vllm
 from sakiyomi.errors import PlanError
 from sakiyomi.plan import Arm, Speculation

@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sakiyomi.acceptance import delta, from_requests, position_rates, total_speculation
+from sakiyomi.acceptance import position_rates
 from sakiyomi.client import Client
+from sakiyomi.counter_growth import delta, total_speculation
 from sakiyomi.embedded import embedded_arms, self_draft_arm
 from sakiyomi.engines import llamacpp
 from sakiyomi.errors import EngineError, PlanError
@@ -108,8 +109,7 @@ async def measured(arm, tmp_path, *, max_tokens, prompts=PROMPTS):
 
 def told_by(records):
     """The engine's own words with every request, summed."""
-    evidence = from_requests(records, llamacpp.read_response)
-    return total_speculation(evidence.by_conversation.values())
+    return total_speculation(llamacpp.read_response(record) for record in records)
 
 
 def test_drafting_from_the_text_changes_no_token_and_is_counted_three_times_alike(tmp_path):
