@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sakiyomi.cell_acceptance import Evidence
+from sakiyomi.acceptance_evidence import Evidence
 from sakiyomi.counter_windows import Window
 from sakiyomi.measured import Measured
 from sakiyomi.record import ArmFacts

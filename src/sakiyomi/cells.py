@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sakiyomi import cell_acceptance, cell_steps, stats
+from sakiyomi import acceptance_evidence, cell_acceptance, cell_steps, stats
 from sakiyomi.cautions import cell_cautions
 from sakiyomi.cell_facts import CellFacts
 from sakiyomi.counter_windows import Window
@@ -36,7 +36,7 @@ def make_cell(
     """Estimates, acceptance and cautions of one cell. `qualities`: the engine's, by source."""
     seed = facts.plan.seed
     good = [request for request in requests if request.error is None]
-    evidence = cell_acceptance.gather(requests, windows, arm, qualities)
+    evidence = acceptance_evidence.gather(requests, windows, arm, qualities)
     accepted = cell_acceptance.report(evidence, arm, seed)
     scenario = requests[0].key.scenario
     repeats, starts = _repeats(good), _starts(good)

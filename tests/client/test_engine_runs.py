@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from measured_run import fake, make_job, measured, report_of, run_engines, scenario
 
-from sakiyomi import cell_acceptance
+from sakiyomi import acceptance_evidence, cell_acceptance
 from sakiyomi.counter_windows import Window
 from sakiyomi.drive import measure
 from sakiyomi.engines import find_engine
@@ -294,7 +294,7 @@ def test_a_running_average_is_the_last_resort():
         scenario="s", arm="a", load="closed-1", repeat=0, before={"u": page}, after={"u": page}
     )
     facts = ArmFacts(name="a", engine="sglang", url="u", num_speculative_tokens=3)
-    evidence = cell_acceptance.gather([], [window], facts, engine.qualities)
+    evidence = acceptance_evidence.gather([], [window], facts, engine.qualities)
     found = cell_acceptance.report(evidence, facts, 1)
     assert (found.source, found.quality) == ("gauge", "estimated")
     assert found.mean_acceptance_length.point == 2.5

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sakiyomi import cell_acceptance, cell_steps, steps
+from sakiyomi import acceptance_evidence, cell_acceptance, cell_steps, steps
 from sakiyomi.analyse import analyse
 from sakiyomi.counter_windows import Window
 from sakiyomi.engines import find_engine
@@ -87,7 +87,7 @@ MTP = {"speculative_method": "mtp", "num_speculative_tokens": 3}
 
 
 def gather(requests, windows, arm):
-    return cell_acceptance.gather(requests, windows, arm, QUALITIES)
+    return acceptance_evidence.gather(requests, windows, arm, QUALITIES)
 
 
 def sources(evidence):
@@ -204,9 +204,9 @@ def test_tabbyapi_counts_chunks():
     assert (one.steps.num_steps, one.steps.num_accepted_tokens) == (3, 6)
     assert one.steps.accepted_per_position is None
     assert one.num_step_tokens == 9
-    assert sources(cell_acceptance.gather([one], [], arm, find_engine("tabbyapi").qualities)) == [
-        ("events", "estimated")
-    ]
+    assert sources(
+        acceptance_evidence.gather([one], [], arm, find_engine("tabbyapi").qualities)
+    ) == [("events", "estimated")]
 
 
 def test_k_is_found_where_it_shows_first():
