@@ -11,7 +11,7 @@ import argparse
 import math
 import random
 
-from sakiyomi import sequential, stats
+from sakiyomi import sequential, stats, verdicts
 
 # (between conversations, between repeats): standard deviations of ln(speedup)
 SPREADS = {"noise only": (0.0, 0.1), "both": (0.05, 0.1), "conversations differ": (0.15, 0.05)}
@@ -28,14 +28,14 @@ def experiment(
     for look in range(1, max_looks + 1):
         for unit, effect in zip(units, own, strict=True):
             unit.append(rng.gauss(effect, noise))
-        verdicts = {
+        told = {
             "sequential": sequential.sequential_verdict(units, look, max_looks),
-            "naive": stats.verdict(stats.compare(units)),
+            "naive": verdicts.verdict(stats.compare(units)),
         }
-        for name, verdict in verdicts.items():
+        for name, verdict in told.items():
             if verdict in ("faster", "slower"):
                 found.setdefault(name, (verdict, look))
-        if len(found) == len(verdicts):
+        if len(found) == len(told):
             break
     none = ("not_established", max_looks)
     return (*found.get("sequential", none), *found.get("naive", none))

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi import stats
+from sakiyomi import stats, verdicts
 from sakiyomi.cells import make_cell
 from sakiyomi.counter_windows import Window, read_windows
 from sakiyomi.differences import Difference, difference_cautions, find_differences
@@ -242,10 +242,10 @@ def _with_more_needed(cell: Cell, comparisons: Sequence[Comparison]) -> Cell:
         return cell
     if mine.limited_by_repeats:
         return msgspec.structs.replace(cell, cautions=[*cell.cautions, _repeats_disagree(mine)])
-    more = stats.num_more_units(mine.ratio)
+    more = verdicts.num_more_units(mine.ratio)
     gain = mine.ratio.point - 1
     ask = f"About {more} more would settle it" if more else "More of them, or longer answers, may"
-    if more and more > stats.MOST_WORTH_ASKING:
+    if more and more > verdicts.MOST_WORTH_ASKING:
         ask = "It is too small to be settled with a few hundred more"
     caution = Caution(
         "too_few_conversations",

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from sakiyomi import slo, stats
+from sakiyomi import slo, stats, verdicts
 from sakiyomi.lossless import TextCheck
 from sakiyomi.measured import Measured
 from sakiyomi.pairing import pair
@@ -13,7 +13,8 @@ from sakiyomi.plan import Load, Slo
 from sakiyomi.record import ArmFacts
 from sakiyomi.results import Cell, Comparison, Report
 from sakiyomi.slo import LimitCheck, Standing
-from sakiyomi.stats import Estimate, Verdict
+from sakiyomi.stats import Estimate
+from sakiyomi.verdicts import Verdict
 
 Requests = Mapping[tuple[str, str, str], Sequence[Measured]]
 Exclusion = Literal["forced_acceptance", "lossy_acceptance", "text_differs", "all_failed"]
@@ -114,7 +115,7 @@ def against(
             if mine and base
             else _ratio_of_points(candidate, reference)
         )
-    verdict = stats.verdict(ratio, min_gain)
+    verdict = verdicts.verdict(ratio, min_gain)
     return msgspec.structs.replace(
         candidate, ratio=ratio, verdict=verdict, outcome=outcome_of(ratio, verdict, min_gain)
     )

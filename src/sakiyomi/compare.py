@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sakiyomi import stats
+from sakiyomi import stats, verdicts
 from sakiyomi.analyse import reduce_records
 from sakiyomi.detail import RequestList, RequestRow, SegmentRate, SegmentReport
 from sakiyomi.engines import find_engine
@@ -206,7 +206,7 @@ def _against(first: Side, other: Side) -> list[Comparison]:
                 load=cell.load,
                 metric="decode_tokens_per_s",
                 ratio=ratio,
-                verdict=stats.verdict(ratio, first.facts.plan.min_gain),
+                verdict=verdicts.verdict(ratio, first.facts.plan.min_gain),
             )
         )
     return found

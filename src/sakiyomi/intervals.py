@@ -18,7 +18,6 @@ MIN_UNITS_BOOTSTRAP = 8  # below, too many resamples are copies of one unit
 NUM_RESAMPLES = 999  # (999 + 1) x 0.025 is whole: Davison & Hinkley 1997, section 5.2
 LEAST_RESAMPLED_ERROR = 0.25  # of the sample's: resamples of equal units have none at all
 SMALL_SAMPLE_MEDIAN = 1.2  # SE of a normal median / SE of the mean: 1.16, 1.09, 1.20 for 3, 4, 5
-PSEUDO_UNITS = 0.5  # units whose requests all agree, added to what a share's units show
 
 
 @lru_cache(maxsize=1024)
@@ -218,116 +217,6 @@ def combined_half_width(parts: Sequence[tuple[float, int]], level: float) -> flo
     num_degrees = variance**2 / math.fsum(square**2 / degrees for square, degrees in squares)
     # the sum has at least the degrees of its worst part, rounding aside
     return student_quantile(share, math.floor(num_degrees + 1e-9)) * math.sqrt(variance)
-
-
-def share_interval(units: Sequence[tuple[int, int]], share: float, level: float) -> Interval | None:
-    """Interval of a share of requests; a unit is (requests that hold, requests > 0).
-
-    Wilson's score interval with Student's t at the effective number of requests (Korn & Graubard
-    1998; compared in Dean & Pagano 2015, Journal of Survey Statistics and Methodology 3, 484-503).
-    Where few units hold the rarer outcome, what they show of the clustering is worth little: the
-    design effect is drawn towards its worst value, at which a unit's requests all agree, as if
-    half a unit more had shown that. At 0 and at 1 units count, not requests.
-    """
-    n = len(units)
-    if n < MIN_UNITS:
-        return None
-    num_effective = num_effective_requests(units, share)
-    spread = student_quantile((1 + level) / 2, n - 1) ** 2 / num_effective
-    middle = share + spread / 2
-    half_width = math.sqrt(spread * share * (1 - share) + spread * spread / 4)
-    low = max((middle - half_width) / (1 + spread), 0.0)
-    high = min((middle + half_width) / (1 + spread), 1.0)
-    return min(low, share), max(high, share)
-
-
-def quantile_shares(
-    units: Sequence[tuple[int, int]], share: float, level: float
-) -> Interval | None:
-    """Shares of the sorted requests between which the quantile at `share` lies.
-
-    Woodruff 1952 (JASA 47, 635-646) with the effective number of requests; a unit is (requests at
-    or below the estimated quantile, requests > 0). If `share` is the truth, the share seen below
-    the true quantile scatters round it with sqrt(share (1 - share) / effective number). None where
-    that leaves (0, 1): a 0.9 quantile needs about 40 independent requests.
-    """
-    n = len(units)
-    if n < MIN_UNITS:
-        return None
-    num_effective = num_effective_requests(units, share)
-    error = math.sqrt(share * (1 - share) / num_effective)
-    spread = student_quantile((1 + level) / 2, n - 1) * error
-    return (share - spread, share + spread) if spread < min(share, 1 - share) else None
-
-
-def num_effective_requests(units: Sequence[tuple[int, int]], share: float) -> float:
-    """Independent requests that would tell as much about the share as these clustered ones."""
-    n = len(units)
-    num_requests = sum(requests for _, requests in units)
-    worst = sum(requests**2 for _, requests in units) / num_requests
-    num_mixed = min(
-        sum(hold < requests for hold, requests in units), sum(hold > 0 for hold, _ in units)
-    )
-    design_effect = worst
-    if num_mixed:
-        squares = math.fsum((hold - share * requests) ** 2 for hold, requests in units)
-        seen = n / (n - 1) * squares / (num_requests * share * (1 - share))
-        weight = num_mixed + PSEUDO_UNITS
-        design_effect = (num_mixed * max(seen, 1.0) + PSEUDO_UNITS * worst) / weight
-    return num_requests / design_effect
-
-
-def rank_correlation(units: Sequence[tuple[float, float]]) -> float | None:
-    """Spearman's: Pearson's correlation of the ranks, ties at their mean rank; None if constant."""
-    first = _centred_ranks([x for x, _ in units])
-    second = _centred_ranks([y for _, y in units])
-    spread = math.sqrt(sum(x * x for x in first) * sum(y * y for y in second))
-    if not spread:
-        return None
-    product = sum(x * y for x, y in zip(first, second, strict=True))
-    return min(max(product / spread, -1.0), 1.0)
-
-
-def _centred_ranks(values: Sequence[float]) -> list[float]:
-    """Ranks minus their mean; halves are exact in binary, so are the sums."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    start = 0
-    while start < len(order):
-        end = start
-        while end < len(order) and values[order[end]] == values[order[start]]:
-            end += 1
-        for place in order[start:end]:
-            ranks[place] = (start + end - len(order)) / 2
-        start = end
-    return ranks
-
-
-def correlation_interval(
-    units: Sequence[tuple[float, float]], correlation: float, level: float
-) -> Interval | None:
-    """Interval of a rank correlation over independent pairs.
-
-    Delete-one jackknife on Fisher's scale atanh(r) with Student's t: holds its level where the
-    usual 1 / (n - 3) does not, as with heavy tails that come together. A perfect order is kept
-    half a step of Spearman's statistic away from 1, with Fisher's error. None below 4 pairs, or
-    where a single pair makes the correlation.
-    """
-    n = len(units)
-    if n < MIN_UNITS + 1:
-        return None
-    most = 1 - 6 / (n * (n * n - 1))  # the sum of squared rank differences moves in steps of 2
-    scores = []
-    for number in range(n):
-        left = rank_correlation([*units[:number], *units[number + 1 :]])
-        if left is None:
-            return None
-        scores.append(math.atanh(min(max(left, -most), most)))
-    centre = math.atanh(min(max(correlation, -most), most))
-    error = jackknife_error(scores) or 1 / math.sqrt(n - 3)
-    spread = student_quantile((1 + level) / 2, n - 1) * error
-    low, high = math.tanh(centre - spread), math.tanh(centre + spread)
-    return min(low, correlation), max(high, correlation)
 
 
 def normal_quantile(share: float) -> float:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from sakiyomi import intervals, slo, stats
+from sakiyomi import intervals, slo, stats, verdicts
 from sakiyomi.measured import Measured
 from sakiyomi.pairing import pair
 from sakiyomi.repeat_noise import num_repeats_of
@@ -72,7 +72,7 @@ def for_gain(
 ) -> Experiment:
     """What would settle the speedup of `arms` (arm, reference) at `place` (scenario, load)."""
     scenario, load = place
-    num_more = stats.num_more_units(ratio, min_gain)
+    num_more = verdicts.num_more_units(ratio, min_gain)
     if source.is_published or ratio is None:
         return Experiment(
             kind="more_conversations" if num_more else "open",
@@ -87,7 +87,7 @@ def for_gain(
     likely = (
         repeats
         for repeats in range(now + 1, MAX_REPEATS_FACTOR * now + 1)
-        if stats.is_likely_settled(stats.after_repeats(units, repeats), min_gain)
+        if verdicts.is_likely_settled(stats.after_repeats(units, repeats), min_gain)
     )
     wanted = next(likely, 2 * now if stats.is_limited_by_repeats(units) else None)
     if wanted is not None and source.can_resume:
@@ -142,7 +142,7 @@ def _more_conversations(
     """`num_more` conversations; first those that the scenario has, where few of them were asked."""
     scenario, load = place
     now = _num_conversations(requests, place)
-    if num_more is not None and num_more > stats.MOST_WORTH_ASKING:
+    if num_more is not None and num_more > verdicts.MOST_WORTH_ASKING:
         num_more = None
     here = Experiment(kind="open", scenario=scenario, reason=reason, num_more=num_more)
     if source.is_published or not now:

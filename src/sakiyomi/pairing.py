@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from sakiyomi import sequential, stats
+from sakiyomi import sequential, stats, verdicts
 from sakiyomi.measured import Measured, is_speculative
 from sakiyomi.plan import Plan
 from sakiyomi.record import ArmFacts, Looks
@@ -99,7 +99,7 @@ def compare_arms(
                 load=cell.load,
                 metric="decode_tokens_per_s",
                 ratio=ratio,
-                verdict=stats.verdict(ratio, plan.min_gain),
+                verdict=verdicts.verdict(ratio, plan.min_gain),
                 step_cost=cost,
                 break_even_rate=stats.break_even_rate(cost, proposed)
                 if cost and proposed

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from sakiyomi import drafting, stats
+from sakiyomi import drafting, stats, verdicts
 from sakiyomi.plan import ClosedLoad
 from sakiyomi.record import ArmFacts, Caution, PublishedCell, RunFacts
 from sakiyomi.results import Acceptance, Cell, Comparison
@@ -119,7 +119,7 @@ def _compare(
         load=ClosedLoad(),
         metric="decode_tokens_per_s",
         ratio=ratio,
-        verdict=stats.verdict(ratio, min_gain),
+        verdict=verdicts.verdict(ratio, min_gain),
         step_cost=cost,
         break_even_rate=stats.break_even_rate(cost, k) if cost and k else None,
     )

@@ -7,7 +7,8 @@ import msgspec
 from sakiyomi.detail import RequestList, SegmentReport
 from sakiyomi.plan import Load
 from sakiyomi.record import Caution, Quality
-from sakiyomi.stats import Estimate, Verdict
+from sakiyomi.stats import Estimate
+from sakiyomi.verdicts import Verdict
 
 SCHEMA = "sakiyomi.report/1"
 

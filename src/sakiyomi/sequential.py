@@ -4,7 +4,7 @@ The conversations stay the same from repeat to repeat, so ln(speedup) of convers
 is mean + own effect of i + noise of (i, r). Repeats average the noise away; the spread of the own
 effects stays. As the verdict is about the scenario, not about these very conversations, it rests
 on the spread of the conversation means at every look: more repeats cannot narrow it below what the
-conversations differ by, only more conversations can (`stats.num_more_units`).
+conversations differ by, only more conversations can (`verdicts.num_more_units`).
 
 Looking again and again at 95 % finds a gain that is not there in 9 to 26 % of experiments with 4 or
 8 looks (`benchmarks/sequential.py`). So the 5 % that an interval may miss are allotted to the looks
@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
-from sakiyomi import intervals, stats
+from sakiyomi import intervals, stats, verdicts
 from sakiyomi.repeat_noise import variance_left
-from sakiyomi.stats import LEVEL, MIN_GAIN, Estimate, Verdict
+from sakiyomi.stats import LEVEL, Estimate
+from sakiyomi.verdicts import MIN_GAIN, Verdict
 
 LAST_LOOK_SHARE = 0.5  # of the allowed error
 MIN_CHANCE = 0.05  # below, a run is not worth continuing
@@ -85,7 +86,7 @@ def sequential_verdict(
     level: float = LEVEL,
 ) -> Verdict:
     """Verdict at a look; stopping at the first established one keeps the error within 1 - level."""
-    return stats.verdict(sequential_estimate(log_ratios, look, max_looks, level=level), min_gain)
+    return verdicts.verdict(sequential_estimate(log_ratios, look, max_looks, level=level), min_gain)
 
 
 def can_be_established(

@@ -16,11 +16,10 @@ All rest on the conversations that were seen: no method knows of a kind that did
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 import msgspec
 
-from sakiyomi import intervals
+from sakiyomi import correlations, intervals, shares
 from sakiyomi.repeat_noise import (
     num_repeats_of,
     repeat_variance,
@@ -28,12 +27,7 @@ from sakiyomi.repeat_noise import (
     variance_left,
 )
 
-Verdict = Literal["faster", "slower", "same", "not_established"]
-
 LEVEL = 0.95
-MIN_GAIN = 0.03  # contract: the band of `same`, unless the plan says otherwise
-MOST_WORTH_ASKING = 300  # conversations; a difference that takes more is not worth them
-POWER = 0.8  # the chance that the advised number of conversations settles a verdict
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,13 +193,13 @@ def estimate_mean_acceptance_length(
 def estimate_share(units: Sequence[Sequence[bool]], *, level: float = LEVEL) -> Estimate | None:
     """Share of requests that hold (a limit, say); a unit is a conversation's requests.
 
-    A failed request holds no limit: pass False for it. Method: `intervals.share_interval`.
+    A failed request holds no limit: pass False for it. Method: `shares.share_interval`.
     """
     counts = [(sum(unit), len(unit)) for unit in units if unit]
     if not counts:
         return None
     point = sum(hold for hold, _ in counts) / sum(requests for _, requests in counts)
-    return _estimate(point, intervals.share_interval(counts, point, level), len(counts), level)
+    return _estimate(point, shares.share_interval(counts, point, level), len(counts), level)
 
 
 def estimate_quantile(
@@ -213,7 +207,7 @@ def estimate_quantile(
 ) -> Estimate | None:
     """Quantile over all requests, 0 < share < 1; a unit is a conversation's values.
 
-    Interval: the requests at `intervals.quantile_shares`; null where even the extreme requests do
+    Interval: the requests at `shares.quantile_shares`; null where even the extreme requests do
     not bound the quantile.
     """
     _refuse_not_finite(units)
@@ -223,7 +217,7 @@ def estimate_quantile(
     ordered = sorted(value for unit in kept for value in unit)
     point = quantile(ordered, share)
     below = [(sum(value <= point for value in unit), len(unit)) for unit in kept]
-    limits = intervals.quantile_shares(below, share, level)
+    limits = shares.quantile_shares(below, share, level)
     if limits is not None:
         limits = quantile(ordered, limits[0]), quantile(ordered, limits[1])
     return _estimate(point, limits, len(kept), level)
@@ -234,77 +228,15 @@ def estimate_correlation(
 ) -> Estimate | None:
     """Spearman's rank correlation; a unit is a conversation's pair. None if either is constant.
 
-    Interval: `intervals.correlation_interval`.
+    Interval: `correlations.correlation_interval`.
     """
     _refuse_not_finite(units)
     ordered = sorted(units)
-    point = intervals.rank_correlation(ordered)
+    point = correlations.rank_correlation(ordered)
     if point is None:
         return None
-    interval = intervals.correlation_interval(ordered, point, level)
+    interval = correlations.correlation_interval(ordered, point, level)
     return _estimate(point, interval, len(units), level)
-
-
-def verdict(ratio: Estimate | None, min_gain: float = MIN_GAIN) -> Verdict:
-    """What the interval of a ratio establishes, in the contract's order.
-
-    An interval above 1 is `faster` even inside the band: `same` means that no more than `min_gain`
-    is at stake and the direction is open.
-    """
-    if ratio is None or ratio.low is None or ratio.high is None:
-        return "not_established"
-    if ratio.low > 1:
-        return "faster"
-    if ratio.high < 1:
-        return "slower"
-    if ratio.low > 1 - min_gain and ratio.high < 1 + min_gain:
-        return "same"
-    return "not_established"
-
-
-def num_more_units(
-    ratio: Estimate | None, min_gain: float = MIN_GAIN, *, power: float = POWER
-) -> int | None:
-    """About how many more conversations would settle the verdict of a ratio, 0 if it is settled.
-
-    On the log scale the half-width falls as 1 / sqrt(n). The interval must leave 1, or fit into
-    1 +- min_gain, whichever comes first, with chance `power` if the point is the truth. None
-    without an interval, or where the gain sits on the edge so that no number would do.
-    """
-    if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 0:
-        return None
-    if verdict(ratio, min_gain) != "not_established":
-        return 0
-    factor = _needed_factor(ratio, min_gain, power)
-    if factor > _HOPELESS_FACTOR:
-        return None
-    return max(math.ceil(ratio.n * (factor - 1)), 1)
-
-
-def is_likely_settled(
-    ratio: Estimate | None, min_gain: float = MIN_GAIN, *, power: float = POWER
-) -> bool:
-    """Whether an interval as wide as this one settles a verdict with chance `power`."""
-    if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 0:
-        return False
-    return _needed_factor(ratio, min_gain, power) <= 1
-
-
-def _needed_factor(ratio: Estimate, min_gain: float, power: float) -> float:
-    """By how much the variance of a positive ratio with an interval must fall."""
-    assert ratio.low is not None
-    assert ratio.high is not None
-    point, low, high = (math.log(value) for value in (ratio.point, ratio.low, ratio.high))
-    quantile_level = intervals.normal_quantile((1 + ratio.level) / 2)
-    headroom = 1 + intervals.normal_quantile(power) / quantile_level
-    below, above = headroom * (point - low), headroom * (high - point)
-    leave_one = below / point if point > 0 else above / -point if point < 0 else math.inf
-    to_bottom, to_top = point - math.log1p(-min_gain), math.log1p(min_gain) - point
-    fit_band = max(below / to_bottom, above / to_top) if min(to_bottom, to_top) > 0 else math.inf
-    return min(leave_one, fit_band) ** 2
-
-
-_HOPELESS_FACTOR = 1000.0  # more than a thousand times the conversations is no advice
 
 
 def transform(estimate: Estimate, function: Callable[[float], float]) -> Estimate:

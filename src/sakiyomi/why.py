@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi import intervals, stats
+from sakiyomi import correlations, stats
 from sakiyomi.acceptance_bins import AcceptanceBin, acceptance_bins
 from sakiyomi.engines import find_engine
 from sakiyomi.explained_gap import GapShare, TokenFact, Unit, find_gap
@@ -266,7 +266,7 @@ def _within(units: Sequence[Unit], field: str) -> Estimate | None:
     for unit in units:
         if len(unit) >= MIN_TOKENS:
             pairs = [(getattr(t, field), float(t.accepted)) for t in unit]
-            value = intervals.rank_correlation(pairs)
+            value = correlations.rank_correlation(pairs)
             if value is not None:
                 found.append([value])
     return stats.estimate_median(found, signed=True) if found else None

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from sakiyomi.commands.why_command import open_why, read_texts, read_why
-from sakiyomi.intervals import rank_correlation
+from sakiyomi.correlations import rank_correlation
 from sakiyomi.stats import median
 from sakiyomi.store import open_run
 

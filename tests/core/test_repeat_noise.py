@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from sakiyomi import sequential, stats
+from sakiyomi import sequential, stats, verdicts
 from sakiyomi.repeat_noise import repeat_means, repeat_variance, shared_half_width
 
 
@@ -56,8 +56,8 @@ def test_an_accident_of_the_machine_is_no_speedup():
     """One repeat was 50 % faster for all eight conversations, the other showed nothing."""
     rng = random.Random(8)
     rows = [[0.4 + rng.gauss(0, 0.02), rng.gauss(0, 0.02)] for _ in range(8)]
-    assert stats.verdict(stats.compare_conversations(rows)) == "faster"
-    assert stats.verdict(stats.compare(rows)) == "not_established"
+    assert verdicts.verdict(stats.compare_conversations(rows)) == "faster"
+    assert verdicts.verdict(stats.compare(rows)) == "not_established"
     assert stats.is_limited_by_repeats(rows)
     assert not stats.is_limited_by_repeats(table(rng, 8, 4, shared=0.0, own=0.2))
     assert not stats.is_limited_by_repeats([[0.1], [0.2]])
@@ -87,7 +87,7 @@ def test_no_false_verdict_after_looking_where_repeats_differ():
             for look, seen in enumerate(looks, start=2)
         )
         naive += any(
-            stats.verdict(stats.compare_conversations(seen)) in ("faster", "slower")
+            verdicts.verdict(stats.compare_conversations(seen)) in ("faster", "slower")
             for seen in looks
         )
     assert wrong / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)
@@ -100,5 +100,5 @@ def test_more_repeats_are_what_helps_where_repeats_disagree():
     widths = [math.log(e.high / e.low) for e in (stats.after_repeats(rows, n) for n in (3, 6, 12))]
     assert widths == sorted(widths, reverse=True)
     assert stats.after_repeats(rows, 3) == stats.compare(rows)
-    assert not stats.is_likely_settled(stats.compare(rows))
-    assert stats.is_likely_settled(stats.after_repeats(rows, 12))
+    assert not verdicts.is_likely_settled(stats.compare(rows))
+    assert verdicts.is_likely_settled(stats.after_repeats(rows, 12))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sakiyomi import sequential, stats
+from sakiyomi import sequential, stats, verdicts
 
 
 def load_benchmark(name):
@@ -119,7 +119,7 @@ def test_repeats_cannot_settle_what_the_conversations_differ_by():
     units = draw(0.03, 0.15, 0.01, 16, 2)
     assert sequential.sequential_verdict(units, 2, 8) == "not_established"
     assert not sequential.can_be_established(units, 2, 8)
-    assert stats.num_more_units(stats.compare(units)) is not None
+    assert verdicts.num_more_units(stats.compare(units)) is not None
 
 
 def test_repeats_can_settle_noise():

@@ -12,7 +12,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sakiyomi import intervals, stats
+from sakiyomi import correlations, intervals, stats, verdicts
 from sakiyomi.stats import Estimate
 
 values = st.floats(0.001, 1000)
@@ -118,12 +118,12 @@ def test_swapping_the_arms_inverts_the_speedup():
 def test_rank_correlation_is_scipys(units):
     x, y = zip(*units, strict=True)
     if len(set(x)) == 1 or len(set(y)) == 1:
-        assert intervals.rank_correlation(units) is None
+        assert correlations.rank_correlation(units) is None
         assert stats.estimate_correlation(units) is None
     else:
         oracle = scipy.stats.spearmanr(x, y).statistic
-        assert intervals.rank_correlation(units) == pytest.approx(oracle, abs=1e-9)
-        assert stats.estimate_correlation(units).point == intervals.rank_correlation(units)
+        assert correlations.rank_correlation(units) == pytest.approx(oracle, abs=1e-9)
+        assert stats.estimate_correlation(units).point == correlations.rank_correlation(units)
 
 
 # ---- intervals: what they are made of
@@ -439,31 +439,31 @@ def test_shares_near_1_are_not_claimed_too_high(monkeypatch):
     ],
 )
 def test_verdict(low, high, expected):
-    assert stats.verdict(ratio_estimate(low, high)) == expected
+    assert verdicts.verdict(ratio_estimate(low, high)) == expected
 
 
 def test_verdict_without_an_interval():
-    assert stats.verdict(None) == "not_established"
-    assert stats.verdict(Estimate(point=2.0, low=None, high=None, n=2)) == "not_established"
+    assert verdicts.verdict(None) == "not_established"
+    assert verdicts.verdict(Estimate(point=2.0, low=None, high=None, n=2)) == "not_established"
 
 
 def test_verdict_takes_the_plans_band():
-    assert stats.verdict(ratio_estimate(0.92, 1.08), min_gain=0.1) == "same"
+    assert verdicts.verdict(ratio_estimate(0.92, 1.08), min_gain=0.1) == "same"
 
 
 # ---- how many more
 
 
 def test_num_more_units_of_a_settled_verdict_is_none_at_all():
-    assert stats.num_more_units(ratio_estimate(1.1, 1.3)) == 0
-    assert stats.num_more_units(ratio_estimate(0.99, 1.01)) == 0
+    assert verdicts.num_more_units(ratio_estimate(1.1, 1.3)) == 0
+    assert verdicts.num_more_units(ratio_estimate(0.99, 1.01)) == 0
 
 
 def test_num_more_units_without_an_answer():
-    assert stats.num_more_units(None) is None
-    assert stats.num_more_units(Estimate(point=1.1, low=None, high=None, n=2)) is None
-    assert stats.num_more_units(ratio_estimate(0.5, 1.6, point=1.0305)) is None
-    assert stats.num_more_units(Estimate(point=1.1, low=0.0, high=1.4, n=4)) is None
+    assert verdicts.num_more_units(None) is None
+    assert verdicts.num_more_units(Estimate(point=1.1, low=None, high=None, n=2)) is None
+    assert verdicts.num_more_units(ratio_estimate(0.5, 1.6, point=1.0305)) is None
+    assert verdicts.num_more_units(Estimate(point=1.1, low=0.0, high=1.4, n=4)) is None
 
 
 @pytest.mark.parametrize("point", [1.12, 1 / 1.12])
@@ -475,18 +475,18 @@ def test_num_more_units_has_the_power_it_promises(point):
         point=point, low=point * math.exp(-spread), high=point * math.exp(spread), n=16
     )
     expected = 16 * ((1.959964 + 0.841621) * error / math.log(1.12)) ** 2 - 16
-    assert stats.num_more_units(estimate) == math.ceil(expected)
+    assert verdicts.num_more_units(estimate) == math.ceil(expected)
     wider = Estimate(
         point=point, low=point * math.exp(-2 * spread), high=point * math.exp(2 * spread), n=16
     )
-    assert stats.num_more_units(wider) > 3 * stats.num_more_units(estimate)
+    assert verdicts.num_more_units(wider) > 3 * verdicts.num_more_units(estimate)
 
 
 def test_num_more_units_counts_what_same_needs():
     # no gain at all: the interval must shrink from +-6 % into +-3 %
     estimate = ratio_estimate(1 / 1.06, 1.06, n=16, point=1.0)
     needed = 16 * (1.4294 * math.log(1.06) / math.log(1.03)) ** 2 - 16
-    assert stats.num_more_units(estimate) == pytest.approx(needed, rel=0.05)
+    assert verdicts.num_more_units(estimate) == pytest.approx(needed, rel=0.05)
 
 
 def test_transform_swaps_the_ends_of_a_falling_function():
