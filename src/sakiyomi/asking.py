@@ -2,20 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
-from sakiyomi.client import Client
 from sakiyomi.discover import Endpoint, read_metrics
 from sakiyomi.environment import read_gpu
 from sakiyomi.errors import EngineError, MetricsError, SakiyomiError
+from sakiyomi.job import Job
 from sakiyomi.plan import ClosedLoad
+from sakiyomi.ready_arm import ReadyArm
 from sakiyomi.record import Caution, ErrorKind, RequestError, RequestKey, RequestRecord, Snapshot
-from sakiyomi.scenario import Conversation, Sampling
-from sakiyomi.store import RunWriter
-from sakiyomi.terminal import Progress
+from sakiyomi.scenario import Conversation
 from sakiyomi.workload import Pass, arrivals, make_nonce, opening
 
 IDLE_TIMEOUT_S = 30.0
@@ -31,30 +30,25 @@ QUIET_S = 0.3
 
 
 class Asking(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pass needs. `start`: which start of a launched engine, from 1; 0 when attached.
-
-    `salt` makes prompts differ between arms that share one server.
-    """
+    """What a pass needs. `salt` makes prompts differ between arms that share one server."""
 
     this: Pass
     window: int
-    client: Client
-    endpoint: Endpoint
-    sampling: Sampling
-    run_id: str
+    job: Job
+    ready: ReadyArm
     salt: str
-    start: int
-    await_death: Callable[[], Awaitable[None]]
-    """Gives a launched engine that lost a request time to end; raises EngineError when it does."""
-    writer: RunWriter
-    progress: Progress
     stopping: asyncio.Event
     say: Callable[[Caution], None]
     busy_servers: set[str]
     """URLs on which others did not finish before."""
 
+    @property
+    def endpoint(self) -> Endpoint:
+        """The server that is asked."""
+        return self.ready.endpoint
 
-async def run_pass(asking: Asking, todo: list[Conversation], seed: int) -> None:
+
+async def run_pass(asking: Asking, todo: list[Conversation]) -> None:
     """Ask the conversations under the pass's load, between two snapshots of the server."""
     load = asking.this.load
     num_workers = len(todo)
@@ -62,9 +56,9 @@ async def run_pass(asking: Asking, todo: list[Conversation], seed: int) -> None:
         num_workers = min(load.max_concurrency, len(todo))
         if load.max_concurrency > len(todo):
             asking.say(_too_few_for_load(asking, load.max_concurrency, len(todo)))
-    await asking.client.preopen(asking.endpoint.chat_url, num_workers)
+    await asking.ready.client.preopen(asking.endpoint.chat_url, num_workers)
     await _snapshot(asking, "before")
-    starts = arrivals(load, len(todo), seed + asking.this.repeat)
+    starts = arrivals(load, len(todo), asking.job.plan.seed + asking.this.repeat)
     try:
         await _send(asking, list(zip(starts, todo, strict=True)), num_workers)
     except SakiyomiError:
@@ -116,7 +110,9 @@ async def _converse(
     `scheduled_at_s`: when an open loop wanted the first turn; else a turn is due when it is sent.
     """
     this = asking.this
-    nonce = make_nonce(asking.run_id, conversation.conversation_id, this.repeat, asking.salt)
+    nonce = make_nonce(
+        asking.job.facts.run_id, conversation.conversation_id, this.repeat, asking.salt
+    )
     messages = opening(conversation, nonce)
     for turn in range(len(conversation.turns)):
         if turn:
@@ -134,10 +130,10 @@ async def _converse(
             if turn or scheduled_at_s is None
             else scheduled_at_s,
             window=asking.window,
-            start=asking.start,
+            start=asking.ready.start,
         )
         record = await _ask(asking, messages, key)
-        asking.progress.advance(f"{this.scenario} {this.arm} repeat {this.repeat + 1}")
+        asking.job.progress.advance(f"{this.scenario} {this.arm} repeat {this.repeat + 1}")
         if record.error or asking.stopping.is_set():
             return
         messages.append({"role": "assistant", "content": answer_text(record) or "..."})
@@ -147,20 +143,22 @@ async def _ask(asking: Asking, messages: list[dict[str, str]], key: RequestKey) 
     """Send one request; its record is on disk before anything else happens."""
     endpoint = asking.endpoint
     try:
-        record = await asking.client.stream(
+        record = await asking.ready.client.stream(
             endpoint.chat_url,
-            endpoint.body(messages, asking.sampling),
+            endpoint.body(messages, asking.job.scenarios[key.scenario].sampling),
             key,
             tokens_per_event=endpoint.engine.tokens_per_event,
         )
     except asyncio.CancelledError:
         now_s = time.perf_counter()
         gone = RequestError(kind="cancelled", message="stopped before its end")
-        asking.writer.append(RequestRecord(key=key, sent_at_s=now_s, closed_at_s=now_s, error=gone))
+        asking.job.writer.append(
+            RequestRecord(key=key, sent_at_s=now_s, closed_at_s=now_s, error=gone)
+        )
         raise
-    asking.writer.append(record)
+    asking.job.writer.append(record)
     if record.error and record.error.kind in ENGINE_LOST:
-        await asking.await_death()
+        await asking.ready.await_death()
     return record
 
 
@@ -183,11 +181,11 @@ async def _snapshot(asking: Asking, moment: Literal["before", "after"]) -> None:
         status, text, problem, at_s = None, "", None, time.perf_counter()
         try:
             if url:
-                response = await asking.client.fetch(url, timeout_s=20)
+                response = await asking.ready.client.fetch(url, timeout_s=20)
                 status, text, at_s = response.status, response.text, response.at_s
         except EngineError as error:
             problem = error.message
-        asking.writer.append(
+        asking.job.writer.append(
             Snapshot(
                 at_s=at_s,
                 url=url,
@@ -219,7 +217,7 @@ async def _wait_idle(asking: Asking) -> None:
             return
         busy = await _num_busy(asking)
         if busy and waited_s > IDLE_SILENT_S and not is_said:
-            asking.progress.say(f"{url}: {busy:.0f} requests of others; waiting for their end")
+            asking.job.progress.say(f"{url}: {busy:.0f} requests of others; waiting for their end")
             is_said = True
         await asyncio.sleep(IDLE_POLL_S if busy else 0)
     if busy:
@@ -240,7 +238,7 @@ async def _num_busy(asking: Asking) -> float:
     busy = 0.0
     for url in asking.endpoint.facts.metrics_urls:
         try:
-            _, page = await read_metrics(asking.client, asking.endpoint.engine, url, None)
+            _, page = await read_metrics(asking.ready.client, asking.endpoint.engine, url, None)
         except MetricsError:
             continue
         busy += (page.num_requests_running or 0) + (page.num_requests_waiting or 0)

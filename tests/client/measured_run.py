@@ -5,9 +5,10 @@ import contextlib
 from pathlib import Path
 
 from sakiyomi.analyse import analyse
-from sakiyomi.drive import Connection, Job, measure
+from sakiyomi.drive import measure
 from sakiyomi.environment import read_environment
 from sakiyomi.fake_engine import FakeEngine, serve
+from sakiyomi.job import Job, ServerAccess
 from sakiyomi.plan import Arm, Plan, ScenarioRef
 from sakiyomi.record import RUN_FORMAT, RunFacts, ScenarioFacts
 from sakiyomi.scenario import parse_scenario
@@ -55,7 +56,7 @@ def make_job(plan, folder, scenarios=None, *, forced=False, **job):
         facts=facts,
         writer=RunWriter(folder),
         progress=Progress(quiet=True),
-        connection=Connection(api_keys={arm.name: None for arm in plan.arms}),
+        access=ServerAccess(api_keys={arm.name: None for arm in plan.arms}),
         **job,
     )
 

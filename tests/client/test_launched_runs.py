@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from measured_run import make_job, report_of, scenario
 
-from sakiyomi.drive import finished_conversations, measure
+from sakiyomi.drive import measure
 from sakiyomi.errors import EngineError
+from sakiyomi.job import finished_conversations
 from sakiyomi.plan import Arm, Plan, ScenarioRef, Speculation
 from sakiyomi.store import RunReader
 from sakiyomi.workload import choose_schedule, passes

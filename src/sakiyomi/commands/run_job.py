@@ -9,9 +9,9 @@ import msgspec
 
 from sakiyomi import terminal
 from sakiyomi.client import Timeouts
-from sakiyomi.drive import Connection, Job, finished_conversations
 from sakiyomi.environment import read_environment
 from sakiyomi.errors import PlanError
+from sakiyomi.job import Job, ServerAccess, finished_conversations
 from sakiyomi.plan import Arm, Plan
 from sakiyomi.record import RUN_FORMAT, Caution, RunFacts, ScenarioFacts
 from sakiyomi.scenario import Scenario
@@ -66,7 +66,7 @@ def make_job(
         facts=facts,
         writer=writer,
         progress=terminal.Progress(quiet=False),
-        connection=Connection(
+        access=ServerAccess(
             timeouts=timeouts,
             ca_file=arguments.ca_file,
             insecure=arguments.insecure,

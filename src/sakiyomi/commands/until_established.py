@@ -15,9 +15,9 @@ import msgspec
 
 from sakiyomi import sequential
 from sakiyomi.analyse import reduce_records
-from sakiyomi.drive import Job
 from sakiyomi.engines import find_engine
 from sakiyomi.errors import PlanError
+from sakiyomi.job import Job
 from sakiyomi.measured import Measured
 from sakiyomi.pairing import pair
 from sakiyomi.plan import Plan
