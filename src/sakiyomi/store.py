@@ -17,6 +17,7 @@ from sakiyomi.names import engine_file, slug
 from sakiyomi.plan import Plan, ScenarioRef, Slo, parse_plan, parse_value
 from sakiyomi.record import RUN_FORMAT, RequestRecord, RunFacts, Snapshot
 from sakiyomi.redaction import redact_plan
+from sakiyomi.run_lock import RunLock
 from sakiyomi.scenario import Scenario, apply_ref, parse_scenario
 
 T = TypeVar("T")
@@ -124,6 +125,7 @@ class RunWriter:
         self.folder = folder
         self._files: dict[str, IO[bytes]] = {}
         self._encoder = msgspec.json.Encoder()
+        self._lock: RunLock | None = None
 
     @classmethod
     def create(cls, name: str, out: Path | None = None) -> "RunWriter":
@@ -147,6 +149,10 @@ class RunWriter:
         with contextlib.suppress(OSError, StoreError):  # a run in --out does without a home
             _remember(folder)
         return cls(folder)
+
+    def claim(self) -> None:
+        """Be the only writer until `close`. Raises StoreError when another process writes here."""
+        self._lock = RunLock(self.folder)
 
     def write_facts(self, facts: RunFacts) -> None:
         """Write `run.json` and `plan.toml`, each whole or not at all, without secrets."""
@@ -181,11 +187,14 @@ class RunWriter:
         return (self.folder / name).resolve()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files and let others write."""
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()
         self._files.clear()
+        if self._lock:
+            self._lock.release()
+            self._lock = None
 
     def _replace(self, name: str, data: bytes) -> None:
         new = self.folder / f".{name}.new"

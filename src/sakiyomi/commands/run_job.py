@@ -53,6 +53,7 @@ def make_job(
         facts = msgspec.structs.replace(facts, cautions=(*facts.cautions, TLS_NOT_VERIFIED))
     if arguments.force:
         facts = msgspec.structs.replace(facts, forced=True)
+    writer.claim()
     writer.write_facts(facts)
     timeouts = Timeouts()
     if arguments.first_token_timeout:
