@@ -348,3 +348,11 @@ def test_a_draft_model_drafts_for_every_held_back_step():
     counts = llamacpp.read_response(held_back(events))
     assert counts.num_drafts == 5
     assert counts.num_steps == 5
+
+
+def test_a_last_step_without_room_for_a_draft_is_no_sign_of_lookup():
+    """MTP with one event for two steps: the cap leaves one token, for which nothing is drafted."""
+    events = [(1, 0, 0), (2, 3, 1), (2, 9, 1), (1, 9, 1)]
+    counts = llamacpp.read_response(held_back(events))
+    assert counts.num_drafts == 3
+    assert counts.num_steps == 4

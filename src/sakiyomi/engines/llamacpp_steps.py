@@ -83,12 +83,14 @@ def num_drafts(groups: list[StepGroup]) -> int:
     """Steps that had a draft.
 
     Of steps that cannot be told apart: all, where every step that stands alone drafts (a draft
-    model, MTP); else the fewest that hold the tokens drafted (n-gram drafts are rare).
+    model, MTP); else the fewest that hold the tokens drafted (n-gram drafts are rare). An answer's
+    last step says nothing of the others: for a single token up to the cap nothing is drafted.
     """
     alone = [group.num_draft_tokens for group in groups if group.num_steps == 1]
+    early = [group.num_draft_tokens for group in groups[:-1] if group.num_steps == 1]
     together = [group for group in groups if group.num_steps > 1 and group.num_draft_tokens]
     found = sum(drafted > 0 for drafted in alone)
-    if 0 not in alone:
+    if 0 not in early:
         return found + sum(group.num_steps for group in together)
     k = max(alone)
     return found + sum(
