@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi.decide import Choice, Decision
+from sakiyomi.decision import Choice, Decision
 from sakiyomi.engines.engine import with_speculation
 from sakiyomi.path_lengths import BatchLengths
 from sakiyomi.plan import Arm

@@ -26,7 +26,7 @@ from sakiyomi.models.published import published_model
 from sakiyomi.models.roofline import predict
 from sakiyomi.next_experiment import Source
 from sakiyomi.plan import ClosedLoad, Slo
-from sakiyomi.report import decision_text
+from sakiyomi.report import decision_text, experiment_text
 from sakiyomi.results import Comparison
 from sakiyomi.stats import Estimate
 
@@ -77,10 +77,10 @@ def test_what_is_open_is_not_decided_and_says_what_to_run():
         == f"sakiyomi run r/plan.toml --scenario chat --requests {16 + experiment.num_more}"
     )
     assert experiment.minutes == pytest.approx((16 + experiment.num_more) / 16 * 4 * 5 / 60)
-    first, command = decision_text.settle_lines(decision)
+    first, command = experiment_text.settle_lines(decision)
     assert first.startswith(f"to settle chat: about {experiment.num_more} more conversations")
     assert command == f"  {experiment.command}"
-    assert decision_text.settle_lines(decide_on(two_arms(0.2))) == []
+    assert experiment_text.settle_lines(decide_on(two_arms(0.2))) == []
 
 
 def test_the_advised_number_of_conversations_does_establish_the_gain():

@@ -11,7 +11,8 @@ from sakiyomi.calibration import Calibration, fit_calibration
 from sakiyomi.commands.saved_report import read_report
 from sakiyomi.commands.why_command import open_why, read_texts
 from sakiyomi.compare import compare_runs, read_side
-from sakiyomi.decide import Decision, Known, decide, judge_regression, with_regression
+from sakiyomi.decide import Known, decide, judge_regression, with_regression
+from sakiyomi.decision import Decision
 from sakiyomi.engines import find_engine
 from sakiyomi.errors import CheckpointError, PlanError, SakiyomiError
 from sakiyomi.launch import fill_command

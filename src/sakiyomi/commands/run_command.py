@@ -17,7 +17,13 @@ from sakiyomi.commands.dry_run import dry_run
 from sakiyomi.commands.explain_command import explain_run, with_explanation
 from sakiyomi.commands.full_report import known_device
 from sakiyomi.commands.run_job import make_job
-from sakiyomi.commands.run_plan import RunFlags, override, plan_from_flags, too_few
+from sakiyomi.commands.run_plan import (
+    RunFlags,
+    override,
+    plan_from_flags,
+    refuse_without_url,
+    too_few,
+)
 from sakiyomi.commands.tune_command import tune
 from sakiyomi.commands.why_command import why_pass
 from sakiyomi.drive import measure
@@ -30,7 +36,7 @@ from sakiyomi.redaction import has_hidden, redact_arm
 from sakiyomi.report import explanation_text
 from sakiyomi.report import json as report_json
 from sakiyomi.report import text as report_text
-from sakiyomi.report.decision_text import settle_lines
+from sakiyomi.report.experiment_text import settle_lines
 from sakiyomi.scenario import Scenario
 from sakiyomi.store import RunReader, open_run, read_plan, read_scenario
 from sakiyomi.urls import split_url
@@ -72,6 +78,10 @@ def run_plan(
     job.progress.say(f"run {job.facts.run_id}: {_schedule_words(plan, schedule)}")
     try:
         facts = asyncio.run(measure(job))
+    except SakiyomiError:
+        if reader is None:
+            job.writer.discard_if_empty()
+        raise
     finally:
         job.writer.close()
     return job.writer.folder, facts
@@ -173,6 +183,7 @@ def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
         return override(read_plan(Path(arguments.plan)), flags)
     if flags.urls:
         return plan_from_flags(flags, ())
+    refuse_without_url(flags)
     from sakiyomi.embedded import embedded_arms, self_draft_arm
 
     most = max(arguments.concurrency, default=1)
@@ -185,7 +196,7 @@ def _plan(arguments: argparse.Namespace, reader: RunReader | None) -> Plan:
 def _resumed(reader: RunReader, arguments: argparse.Namespace) -> Plan:
     """The run's own plan; where it had secrets, which are not kept, the plan file gives them."""
     asked = ("url", "scenario", "concurrency", "requests", "conversations", "max_tokens")
-    named = ("name", "model", "engine", "out")
+    named = ("name", "model", "engine", "metrics_url", "api_key_env", "out")
     if any(getattr(arguments, flag) for flag in (*asked, *named)):
         raise PlanError("--resume goes on with the run's own plan", "only --repeats can be raised")
     plan = reader.facts.plan

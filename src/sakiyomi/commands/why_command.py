@@ -16,7 +16,7 @@ from sakiyomi.lossless import TextCheck, check_texts, collect_texts
 from sakiyomi.plan import ClosedLoad, Plan
 from sakiyomi.record import RunFacts
 from sakiyomi.report import why_text
-from sakiyomi.report.decision_text import text_sentence
+from sakiyomi.report.decision_numbers import text_sentence
 from sakiyomi.store import RunReader, read_scenario
 from sakiyomi.why import Why, find_why
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi.decide import Decision
+from sakiyomi.decision import Decision
 from sakiyomi.detail import SegmentRate
 from sakiyomi.explain import Explanation
 from sakiyomi.report import decision_text, explanation_text, why_text
