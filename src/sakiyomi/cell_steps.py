@@ -10,15 +10,15 @@ from sakiyomi.measured import Measured
 def tokens_per_step(
     requests: Sequence[Measured], windows: Sequence[Window], seed: int
 ) -> stats.Estimate | None:
-    """Delivered tokens / decode steps: from events, else the server's step counter, else bursts.
+    """Delivered tokens / decode steps: by request, else the server's step counter, else bursts.
 
-    The events are left aside when some carry more than k + 1 tokens (merged chunks).
+    Events are left aside when some carry more than k + 1 tokens (merged chunks), unless the server
+    tells each request's steps.
     """
-    good = [r for r in requests if r.error is None and r.steps is not None]
-    from_stream = _steps_of_stream(good, seed)
-    certain = good and all(r.steps_from == "events" and not r.num_merged_steps for r in good)
-    if certain:
-        return from_stream
+    good = [r for r in requests if r.error is None and r.decoding is not None]
+    by_request = _steps_by_request(good, seed)
+    if good and all(_is_certain(request) for request in good):
+        return by_request
     pairs = [
         (counts.num_generated_tokens - counts.num_requests_finished, counts.num_decode_steps)
         for counts in (window.counters for window in windows)
@@ -29,13 +29,21 @@ def tokens_per_step(
     if pairs:
         return stats.estimate_ratio(pairs, seed)
     guessed = bool(good) and all(r.steps_from == "bursts" for r in good)
-    return from_stream if guessed else None
+    return by_request if guessed else None
 
 
-def _steps_of_stream(good: Sequence[Measured], seed: int) -> stats.Estimate | None:
+def _is_certain(request: Measured) -> bool:
+    """Whether its steps were counted, not guessed."""
+    if request.num_told_steps is not None:
+        return True
+    return request.steps_from == "events" and not request.num_merged_steps
+
+
+def _steps_by_request(good: Sequence[Measured], seed: int) -> stats.Estimate | None:
     units: dict[str, list[float]] = {}
     for request in good:
+        tokens, steps = request.decoding or (0.0, 0.0)
         unit = units.setdefault(request.key.conversation_id, [0.0, 0.0])
-        unit[0] += request.num_step_tokens
-        unit[1] += (request.steps.num_steps or 0.0) if request.steps else 0.0
+        unit[0] += tokens
+        unit[1] += steps
     return stats.estimate_ratio([(a, b) for a, b in units.values()], seed)

@@ -67,6 +67,23 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str | None = None
     served_model: str | None = None
 
+    @property
+    def num_told_steps(self) -> float | None:
+        """Decode steps by the server's own count."""
+        return self.response.num_steps if self.response else None
+
+    @property
+    def decoding(self) -> tuple[float, float] | None:
+        """(tokens, steps) of its decoding; None where no step is known.
+
+        Where the server counts more steps than the stream shows, events hold several: characters
+        that take two tokens, a client that was busy.
+        """
+        shown, told = self.steps.num_steps if self.steps else None, self.num_told_steps
+        if told is not None and (shown is None or shown < told):
+            return self.num_tokens - 1, told
+        return None if shown is None else (self.num_step_tokens, shown)
+
 
 def measure_request(
     record: RequestRecord,

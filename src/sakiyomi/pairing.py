@@ -34,10 +34,10 @@ def pair(arm: Sequence[Measured], baseline: Sequence[Measured]) -> list[Paired]:
     ours, theirs = _rates(arm), _rates(baseline)
     steps: dict[str, list[float]] = {}
     for request in arm:
-        if request.error is None and request.steps is not None:
+        if request.error is None and request.decoding is not None:
             unit = steps.setdefault(request.key.conversation_id, [0.0, 0.0])
-            unit[0] += request.num_step_tokens
-            unit[1] += request.steps.num_steps or 0.0
+            unit[0] += request.decoding[0]
+            unit[1] += request.decoding[1]
     paired: dict[str, list[float]] = {}
     for (conversation_id, repeat), rate in sorted(ours.items()):
         other = theirs.get((conversation_id, repeat))

@@ -8,6 +8,7 @@ from sakiyomi.counter_windows import Window
 from sakiyomi.engines import find_engine
 from sakiyomi.engines.engine import QUALITIES
 from sakiyomi.measured import measure_request, with_burst_steps
+from sakiyomi.pairing import pair
 from sakiyomi.plan import Arm, Plan, ScenarioRef
 from sakiyomi.record import (
     RUN_FORMAT,
@@ -145,6 +146,17 @@ def test_merged_chunks_are_no_steps():
     assert cell_steps.tokens_per_step([one], [], 1) is None
     served = [window(ZERO, counters(4.0, 12.0, 7.0, 12.0, 4.0))]
     assert cell_steps.tokens_per_step([one], served, 1).point == 11 / 4
+
+
+def test_the_servers_own_steps_stand_where_events_hold_several():
+    """Japanese on SGLang: five steps, of which two brought half a character and no event."""
+    arm = facts("sglang", **MTP)
+    told = {"spec_verify_ct": 5, "spec_num_proposed_drafts": 15, "spec_num_correct_drafts": 5}
+    one = measure(record([3, 1, 6], evidence={"sglext": {"spec_tokens_details": told}}), arm)
+    assert one.decoding == (10, 5)
+    assert cell_steps.tokens_per_step([one], [], 1).point == 2
+    (paired,) = pair([one], [measure(record([1] * 10), facts("sglang"))])
+    assert (paired.num_step_tokens, paired.num_steps) == (10, 5)
 
 
 def test_a_one_token_answer_is_no_record_of_its_drafts():
