@@ -80,3 +80,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     calibrations: tuple[Calibration, ...] = ()
     texts: tuple[TextCheck, ...] = ()
     regression: Regression | None = None
+
+    @property
+    def chosen_arms(self) -> dict[str, str]:
+        """Path -> arm; of several loads the first one with an arm."""
+        chosen: dict[str, str] = {}
+        for choice in self.choices:
+            if choice.arm is not None:
+                chosen.setdefault(choice.scenario, choice.arm)
+        return chosen

@@ -12,12 +12,14 @@ from decide_makers import PLAIN_RATE, arm_facts, drafted, group, make_facts, mak
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sakiyomi.alerts import acceptance_expression
 from sakiyomi.decide import Known, decide
 from sakiyomi.engines import ENGINES
-from sakiyomi.handover import acceptance_expression, files, to_yaml
+from sakiyomi.handover import files
 from sakiyomi.next_experiment import Source
 from sakiyomi.path_lengths import BatchLengths
 from sakiyomi.plan import ClosedLoad
+from sakiyomi.yaml_text import to_yaml
 
 ONE = (ClosedLoad(),)
 ARMS = (arm_facts("plain"), arm_facts("mtp", k=2))
@@ -158,6 +160,68 @@ def test_rules_that_count_the_same_servers_say_so():
     second = msgspec.structs.replace(choice, scenario="ja_chat", arm="other", candidates=candidates)
     both = msgspec.structs.replace(decision, choices=(choice, second))
     assert "add labels that tell their servers apart" in files(both, facts, command)["alerts.yaml"]
+
+
+def with_break_even(decision, rate):
+    """The decision with this break-even rate of the drafting arm on every path."""
+
+    def changed(candidate):
+        if candidate.break_even_rate is None:
+            return candidate
+        point = msgspec.structs.replace(candidate.break_even_rate, point=rate)
+        return msgspec.structs.replace(candidate, break_even_rate=point)
+
+    choices = tuple(
+        msgspec.structs.replace(c, candidates=tuple(map(changed, c.candidates)))
+        for c in decision.choices
+    )
+    return msgspec.structs.replace(decision, choices=choices)
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [
+        (1.07, "107.0% acceptance, which no drafter exceeds"),
+        (-0.05, "-5.0% acceptance, below which"),
+    ],
+)
+def test_a_break_even_that_acceptance_cannot_cross_has_no_rule_and_says_why(rate, words):
+    decision, facts = decided({"code_agent": 1.6})
+    text = files(with_break_even(decision, rate), facts, command)["alerts.yaml"]
+    assert yaml.safe_load(text) == {"groups": []}
+    assert '# No rule for "mtp" on "code_agent": it breaks even at ' + words in text
+
+
+def test_a_path_that_cannot_cross_does_not_set_the_threshold_of_another():
+    decision, facts = decided({"ja_chat": 1.5, "code_agent": 1.6})
+    never = with_break_even(decision, 1.2).choices[0]
+    mixed = msgspec.structs.replace(decision, choices=(never, *decision.choices[1:]))
+    text = files(mixed, facts, command)["alerts.yaml"]
+    (rule,) = yaml.safe_load(text)["groups"][0]["rules"]
+    assert float(rule["expr"].rsplit(" < ", 1)[1]) == pytest.approx(0.2, abs=0.005)
+    assert rule["annotations"]["summary"].endswith(" on code_agent")
+    assert 'No rule for "mtp" on "ja_chat"' in text
+
+
+def test_a_name_with_braces_does_not_break_the_alerts_template():
+    arms = (arm_facts("plain"), arm_facts("a{{b", k=2))
+    requests = []
+    for index in range(12):
+        requests.append(request("plain", f"c{index}", 0, PLAIN_RATE, scenario="p{{q"))
+        drafts = drafted((0.6, 0.4))
+        requests.append(
+            request("a{{b", f"c{index}", 0, PLAIN_RATE * 1.6, counts=drafts, scenario="p{{q")
+        )
+    facts = make_facts(arms, scenarios=("p{{q",), loads=ONE)
+    grouped = group(requests)
+    decision = decide(facts, make_report(facts, grouped), grouped, {}, Known())
+    text = files(decision, facts, command)["alerts.yaml"]
+    (rule,) = yaml.safe_load(text)["groups"][0]["rules"]
+    brace = '{{ "{{" }}'
+    assert rule["labels"]["arm"] == f"a{brace}b"
+    assert rule["annotations"]["summary"] == (
+        f"a{brace}b: drafts cost more than they bring on p{brace}q"
+    )
 
 
 def test_k_by_batch_size_is_that_of_a_path_that_the_arm_serves():

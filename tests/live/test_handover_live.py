@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sakiyomi.alerts import acceptance_expression
 from sakiyomi.engines import ENGINES
-from sakiyomi.handover import acceptance_expression, speculative_config
+from sakiyomi.handover import speculative_config
 from sakiyomi.path_lengths import BatchLengths
 from sakiyomi.plan import Arm, Speculation
 from sakiyomi.record import ArmFacts
