@@ -87,7 +87,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     add("--name", help="name of the run")
     add("--resume", metavar="RUN", help="finish an interrupted run, or add --repeats to one")
     add("--dry-run", action="store_true", help="print what would run, run nothing")
-    add("--metrics-url", action="append", default=[], metavar="URL", help="repeatable")
+    add("--metrics-url", action="append", default=[], metavar="[NAME=]URL", help="repeatable")
     add("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
     add("--ca-file", metavar="FILE", help="certificates of a private CA")
     add("--insecure", action="store_true", help="do not verify TLS certificates")

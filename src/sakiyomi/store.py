@@ -196,6 +196,19 @@ class RunWriter:
             self._lock.release()
             self._lock = None
 
+    def discard_if_empty(self) -> None:
+        """Close, and undo `create` where nothing was recorded: such a run is none to list.
+
+        The logs of engines that did not start stay.
+        """
+        self.close()
+        if any((self.folder / name).exists() for name in ("requests.jsonl", "snapshots.jsonl")):
+            return
+        with contextlib.suppress(OSError):
+            for name in ("run.json", "plan.toml"):
+                (self.folder / name).unlink(missing_ok=True)
+            self.folder.rmdir()
+
     def _replace(self, name: str, data: bytes) -> None:
         new = self.folder / f".{name}.new"
         try:

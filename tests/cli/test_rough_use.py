@@ -10,6 +10,8 @@ import time
 import pytest
 import trustme
 
+from sakiyomi.commands.run_plan import RunFlags, plan_from_flags
+
 QUICK = ("--scenario", "en_chat", "--requests", "2", "--max-tokens", "12", "--repeats", "1")
 BIGGER = ("--requests", "8", "--max-tokens", "40", "--repeats", "1")
 FAST = ("--step", "0.003", "--ttft", "0.01")
@@ -77,6 +79,67 @@ def test_what_cannot_be_meant_is_refused_before_a_run_is_made(sakiyomi, home, ar
     assert message in done.stderr
     assert "secret" not in done.stderr
     assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("servers", "pages", "found"),
+    [
+        (["h:1"], ["http://p/a", "http://p/b"], {"server": ("http://p/a", "http://p/b")}),
+        (["a=h:1", "b=h:2"], ["b=http://p/b"], {"a": (), "b": ("http://p/b",)}),
+        (
+            ["a=h:1", "h:2"],
+            ["server-2=http://p/b", "a=http://p/a"],
+            {"a": ("http://p/a",), "server-2": ("http://p/b",)},
+        ),
+    ],
+)
+def test_metrics_pages_go_to_the_server_that_they_name(servers, pages, found):
+    plan = plan_from_flags(RunFlags(urls=tuple(servers), metrics_urls=tuple(pages)), ())
+    assert {arm.name: arm.metrics_urls for arm in plan.arms} == found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--url", "a=h:1", "--url", "h:2", "--metrics-url", "http://p/m"),
+            "of which server?\nhint: write a=http://p/m or server-2=http://p/m",
+        ),
+        (("--url", "a=h:1", "--metrics-url", "b=http://p/m"), "no server of this name"),
+        (("--metrics-url", "http://p/m"), "--metrics-url needs a server"),
+        (("--engine", "vllm"), "--engine needs a server"),
+        (("--api-key-env", "HOME"), "--api-key-env needs a server"),
+    ],
+)
+def test_flags_of_a_server_are_never_dropped(sakiyomi, arguments, message):
+    done = sakiyomi("run", *arguments, "--dry-run")
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_a_run_that_met_no_server_is_none(sakiyomi, home, tmp_path):
+    for out in ((), ("--out", str(tmp_path / "out"))):
+        done = sakiyomi("run", "--url", "http://127.0.0.1:1", "--name", "r", *QUICK, *out)
+        assert done.returncode == 1
+        assert "connection refused" in done.stderr
+    assert not list((home / "runs").iterdir())
+    assert not (tmp_path / "out").exists()
+    assert sakiyomi("history").stdout == "no runs yet: sakiyomi run\n"
+
+
+def test_an_engine_that_did_not_start_leaves_its_log_alone(sakiyomi, home, tmp_path):
+    plan = tmp_path / "p.toml"
+    plan.write_text(
+        'name = "r"\n[[arms]]\nname = "a"\nmodel = "m"\n'
+        'command = ["sh", "-c", "echo no such card; exit 3"]\n[[scenarios]]\nname = "en_chat"\n'
+    )
+    done = sakiyomi("run", str(plan))
+    log = home / "runs" / "r" / "engine-a-1.log"
+    assert done.returncode == 1
+    assert str(log) in done.stderr
+    assert log.read_text() == "no such card\n"
+    assert list(log.parent.iterdir()) == [log]
+    assert "no runs yet" in sakiyomi("history").stdout
 
 
 @pytest.mark.parametrize("flag", ["--url", "--model", "--engine", "--metrics-url"])

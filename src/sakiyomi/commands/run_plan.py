@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from sakiyomi.commands.named_urls import pages_by_server, split_name, with_scheme
 from sakiyomi.errors import PlanError
 from sakiyomi.plan import Arm, ClosedLoad, Plan, ScenarioRef, parse_plan
 from sakiyomi.scenario import Scenario
@@ -137,28 +138,36 @@ def override(plan: Plan, flags: RunFlags) -> Plan:
     return parse_plan(msgspec.to_builtins(changed), plan.name)
 
 
+def refuse_without_url(flags: RunFlags) -> None:
+    """Raise PlanError for flags of a server, which the embedded engine would ignore."""
+    for flag, value in (
+        ("--engine", flags.engine),
+        ("--metrics-url", flags.metrics_urls),
+        ("--api-key-env", flags.api_key_env),
+    ):
+        if value:
+            raise PlanError(f"{flag} needs a server", "name it: --url URL")
+
+
 def _attached(flags: RunFlags) -> list[Arm]:
-    arms: list[Arm] = []
-    for index, text in enumerate(flags.urls):
-        named = re.match(r"^([\w.-]+)=(.*)$", text)
-        name, url = (named.group(1), named.group(2)) if named else ("", text)
-        if not re.match(r"https?://", url):
-            if url.count(":") > 1 and not url.startswith("["):
-                raise PlanError(
-                    f"--url {text}: an IPv6 address needs brackets", "write http://[::1]:8000"
-                )
-            url = "http://" + url
-        arms.append(
-            Arm(
-                name=name or ("server" if len(flags.urls) == 1 else f"server-{index + 1}"),
-                engine=flags.engine or "openai",
-                model=flags.model,
-                url=url,
-                metrics_urls=flags.metrics_urls if len(flags.urls) == 1 else (),
-                api_key_env=flags.api_key_env,
-            )
+    given = [split_name(text) for text in flags.urls]
+    alone = len(given) == 1
+    names = [
+        name or ("server" if alone else f"server-{number}")
+        for number, (name, _) in enumerate(given, start=1)
+    ]
+    pages = pages_by_server(flags.metrics_urls, names)
+    return [
+        Arm(
+            name=name,
+            engine=flags.engine or "openai",
+            model=flags.model,
+            url=with_scheme(url),
+            metrics_urls=pages.get(name, ()),
+            api_key_env=flags.api_key_env,
         )
-    return arms
+        for name, (_, url) in zip(names, given, strict=True)
+    ]
 
 
 def _name(flags: RunFlags) -> str:

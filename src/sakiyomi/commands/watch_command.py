@@ -12,6 +12,7 @@ import msgspec
 
 from sakiyomi import terminal
 from sakiyomi.client import Client
+from sakiyomi.commands.named_urls import pages_by_server, split_name, with_scheme
 from sakiyomi.commands.until_established import parse_time
 from sakiyomi.engines import find_engine
 from sakiyomi.errors import EngineError, PlanError
@@ -75,42 +76,32 @@ def watch_command(arguments: argparse.Namespace) -> int:
 
 def watched_arms(arguments: argparse.Namespace) -> list[Arm]:
     """An arm a URL. Raises PlanError for what is no URL, two of one name, a page of no server."""
-    given = [named_url(text) for text in arguments.urls]
-    pages: dict[str, list[str]] = {}
-    for text in arguments.metrics_url:
-        name, url = named_url(text)
-        if not name and len(given) > 1:
-            raise PlanError(f"--metrics-url {text}: of which server?", f"write NAME={text}")
-        pages.setdefault(name or given[0][0], []).append(url)
-    arms = []
-    for name, url in given:
-        root = re.sub(r"(?:/prometheus)?/metrics/?$", "", url)
-        own = pages.pop(name, []) or ([url] if root != url else [])
-        arms.append(
-            Arm(
-                name=name or split_url(root).authority,
-                engine=find_engine(arguments.engine or "openai").name,
-                url=root,
-                metrics_urls=tuple(own),
-                api_key_env=arguments.api_key_env,
-            )
-        )
+    arms = [_watched_arm(text, arguments) for text in arguments.urls]
     names = [arm.name for arm in arms]
-    if pages:
-        raise PlanError(f"--metrics-url {next(iter(pages))}=...: no server of this name")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise PlanError(f"two servers are called {twice!r}", "name them: NAME=URL")
+    for name, urls in pages_by_server(arguments.metrics_url, names).items():
+        pages = tuple(with_scheme(url) for url in urls)
+        at = names.index(name)
+        arms[at] = msgspec.structs.replace(arms[at], metrics_urls=pages)
     for arm in arms:
         for url in (arm.url or "", *arm.metrics_urls):
             split_url(url)
     return arms
 
 
-def named_url(text: str) -> tuple[str, str]:
-    """`NAME=URL` or a URL, with or without `http://`."""
-    named = re.match(r"^([\w.-]+)=(.*)$", text)
-    name, url = named.groups() if named else ("", text)
-    return name, url if re.match(r"https?://", url, re.IGNORECASE) else f"http://{url}"
+def _watched_arm(text: str, arguments: argparse.Namespace) -> Arm:
+    """`[NAME=]URL` of a server, or of its metrics page."""
+    name, bare = split_name(text)
+    url = with_scheme(bare)
+    root = re.sub(r"(?:/prometheus)?/metrics/?$", "", url)
+    return Arm(
+        name=name or split_url(root).authority,
+        engine=find_engine(arguments.engine or "openai").name,
+        url=root,
+        metrics_urls=(url,) if root != url else (),
+        api_key_env=arguments.api_key_env,
+    )
 
 
 def _end(text: str | None) -> tuple[float, float]:
