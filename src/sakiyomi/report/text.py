@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from sakiyomi.published_forms import published_forms
 from sakiyomi.report import form_table
 from sakiyomi.report import format as fmt
+from sakiyomi.report.narrow import blocks, table, wrapped
 from sakiyomi.results import Cell, Report
 from sakiyomi.stats import Estimate
 
@@ -17,9 +18,9 @@ HEADER = ("scenario", "arm", "decode tok/s", "TTFT ms", "accepted", "tok/step", 
 
 def render(report: Report, width: int = 80) -> str:
     """The whole report, `width` columns wide; wide characters count two."""
-    lines = [*_wrapped([fmt.title(report)], width, ""), ""]
+    lines = [*wrapped(fmt.title(report), width), ""]
     if report.provenance != "measured":
-        lines.insert(-1, "published numbers, not measured here")
+        lines[-1:] = [*wrapped("published numbers, not measured here", width), ""]
     many_loads = len({cell.load.label for cell in report.cells}) > 1
     for label in dict.fromkeys(cell.load.label for cell in report.cells):
         if many_loads:
@@ -27,7 +28,7 @@ def render(report: Report, width: int = 80) -> str:
         cells = [cell for cell in report.cells if cell.load.label == label]
         lines += [*_table(report, cells, width), ""]
     for form in published_forms(report):
-        lines += [form_table.title(form), *_columns(form_table.rows(form))]
+        lines += [*wrapped(form_table.title(form), width), *table(form_table.rows(form), width)]
         lines += [*_wrapped([form.note], width, ""), ""]
     lines += _sources(report, width)
     lines += _cautions(report, width)
@@ -37,8 +38,7 @@ def render(report: Report, width: int = 80) -> str:
 
 
 def _table(report: Report, cells: list[Cell], width: int) -> list[str]:
-    """The widest form that fits: intervals written out, then short, then points alone."""
-    lines: list[str] = []
+    """The widest form that fits: intervals written out, short, points alone, or blocks."""
     for rate, ratio in (
         (fmt.short_interval, fmt.estimate),
         (fmt.short_interval, fmt.short_interval),
@@ -46,8 +46,11 @@ def _table(report: Report, cells: list[Cell], width: int) -> list[str]:
     ):
         lines = _align(*_rows(report, cells, rate, ratio), width)
         if max(cell_len(line) for line in lines) <= width:
-            break
-    return lines
+            return lines
+    rows, verdicts = _rows(report, cells, fmt.short_interval, fmt.short_interval)
+    heads = (*rows[0], "verdict")
+    told = [(*row, word) for row, word in zip(rows[1:], verdicts[1:], strict=True)]
+    return blocks([heads, *told], width)
 
 
 def _rows(
@@ -92,17 +95,6 @@ def _align(rows: list[tuple[str, ...]], verdicts: list[str], width: int) -> list
         if verdict and not inline:
             lines.append(" " * min(before_last, width - len(verdict)) + verdict)
     return lines
-
-
-def _columns(rows: list[tuple[str, ...]]) -> list[str]:
-    """Columns side by side, two spaces apart."""
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            text + " " * (width - cell_len(text)) for text, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _sources(report: Report, width: int) -> list[str]:
