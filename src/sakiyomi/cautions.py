@@ -69,6 +69,19 @@ def buffered_stream(cell: CellFacts) -> Caution | None:
     )
 
 
+def tool_calls_at_once(cell: CellFacts) -> Caution | None:
+    """Answers that a tool parser sent whole: there is no first token to see."""
+    num_whole = sum(r.latency.tool_call_at_once for r in cell.good)
+    if not num_whole:
+        return None
+    return Caution(
+        "tool_calls_at_once",
+        f"{num_whole} of {len(cell.good)} answers are a tool call that the server sent whole: its "
+        "parser waits for the end. They have no TTFT and no decode rate; e2e_s is right",
+        {"num_whole": num_whole},
+    )
+
+
 def looped_output(cell: CellFacts) -> Caution | None:
     """Repeating text fakes acceptance."""
     looped = [r for r in cell.good if r.looped]
@@ -296,6 +309,7 @@ RULES: tuple[Callable[[CellFacts], Caution | None], ...] = (
     requests_failed,
     tokens_estimated,
     buffered_stream,
+    tool_calls_at_once,
     acceptance.forced_acceptance,
     acceptance.lossy_acceptance,
     acceptance.acceptance_zero,

@@ -47,8 +47,9 @@ class RequestLatency(msgspec.Struct, frozen=True, kw_only=True):
 
     `e2e_s`: request sent to the last token-bearing event. `tokens`: whether the server counted
     `num_tokens`, or they are the events (a lower bound). `first_event_assumed`: nobody said how
-    many tokens the first event holds, one is assumed. `server_decode_tokens_per_s`: what the
-    server's own timings say, where they are plausible.
+    many tokens the first event holds, one is assumed. `buffered`: something between held the
+    stream back. `tool_call_at_once`: the server's parser did, the whole answer is a tool call.
+    `server_decode_tokens_per_s`: what the server's own timings say, where they are plausible.
     """
 
     ttft_s: float | None = None
@@ -65,6 +66,7 @@ class RequestLatency(msgspec.Struct, frozen=True, kw_only=True):
     first_event_tokens: int | None = None
     first_event_assumed: bool = False
     buffered: bool = False
+    tool_call_at_once: bool = False
     speech_margin_s: float | None = None
     server_decode_tokens_per_s: float | None = None
     reasons: dict[str, str] = {}
@@ -98,9 +100,12 @@ def measure(
     buffered = buffering(
         record.event_at_s, num_tokens or 0, record.event_step_mark, record.event_tokens
     ) or _outran_server(record)
+    one_call = set(record.event_kind) == {"tool"}
+    if one_call and len(record.event_at_s) == 1 and (num_tokens or 0) > 1:
+        buffered = "one event"
     if buffered is not None:
         found = RequestLatency(**fields, reasons=reasons, notes=tuple(notes))
-        return held_back(found, buffered)
+        return _tool_call_at_once(found) if one_call else held_back(found, buffered)
     fields["ttft_s"] = record.event_at_s[0] - record.sent_at_s
     fields |= _answer(record, language, characters_per_s, reasons, notes)
     fields |= _rates(record, num_tokens, first, reasons, notes)
@@ -108,15 +113,25 @@ def measure(
 
 
 def held_back(latency: RequestLatency, how: str) -> RequestLatency:
-    """The same without the times that a buffer on the way spoils; only `e2e_s` stays."""
+    """The same without the times that a buffer on the way spoils."""
+    found = _without_times(latency, f"not measurable: stream buffered ({how})")
+    return msgspec.structs.replace(found, buffered=True)
+
+
+def _tool_call_at_once(latency: RequestLatency) -> RequestLatency:
+    """The same without the times that a parser spoils which waits for the end of a tool call."""
+    found = _without_times(latency, "not measurable: the whole answer is one tool call, sent whole")
+    return msgspec.structs.replace(found, tool_call_at_once=True)
+
+
+def _without_times(latency: RequestLatency, reason: str) -> RequestLatency:
+    """Only `e2e_s` stays."""
     spoiled = (
         *("ttft_s", "time_to_answer_s", "time_to_first_sentence_s", "speech_margin_s"),
         *("decode_tokens_per_s", "tpot_s"),
     )
-    reason = f"not measurable: stream buffered ({how})"
     return msgspec.structs.replace(
         latency,
-        buffered=True,
         inter_event_s=[],
         reasons={**latency.reasons, **dict.fromkeys((*spoiled, "inter_event_s"), reason)},
         **dict.fromkeys(spoiled),

@@ -65,6 +65,19 @@ def test_f09_a_first_repeat_that_is_still_cold_is_said(tmp_path):
     assert caution(cell, "drift").detail["change"] == pytest.approx(0.6, abs=0.2)
 
 
+def test_f17_tool_calls_sent_whole_leave_the_other_answers_alone(tmp_path):
+    """Most answers are a tool call that a parser held to its end: no buffer, no time of theirs."""
+    cell, log = run_one(tmp_path, fake("vllm", faults=("tool_call@6-",)))
+    asked = log[-8:]
+    streamed = [e for e in asked if len(e.token_events) > 1]
+    assert 0 < len(streamed) < 4
+    assert caution(cell, "buffered_stream") is None
+    assert caution(cell, "tool_calls_at_once").detail["num_whole"] == 8 - len(streamed)
+    assert cell.num_without_decode_rate == 8 - len(streamed)
+    rates = [entry.decode_tokens_per_s for entry in streamed]
+    assert min(rates) * 0.9 < cell.decode_tokens_per_s.point < max(rates) * 1.1
+
+
 def test_f20_single_tokens_have_no_rate_and_spoil_none(tmp_path):
     cell, _ = run_one(tmp_path, fake("vllm"), max_tokens=1, repeats=1)
     assert cell.decode_tokens_per_s is None

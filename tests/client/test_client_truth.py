@@ -152,7 +152,9 @@ def test_what_does_no_harm(fault, dialect):
         noise = fault in ("empty_comments", "bare_data", "ping_events")
         assert (record.num_keep_alives > 0) == noise
     if fault in ("gzip", "buffer_all", "held_text", "tool_call"):
-        assert measure(record).buffered
+        found = measure(record)
+        assert found.tool_call_at_once == (fault == "tool_call")
+        assert found.buffered != found.tool_call_at_once
 
 
 @pytest.mark.parametrize("fault", ["no_usage", "done_only"])

@@ -196,9 +196,12 @@ def test_f16_a_first_event_above_the_total():
     assert any("said to hold 8 tokens, the whole answer 5" in note for note in found.notes)
 
 
-def test_f17_a_tool_call_held_back_to_the_end():
-    found = measure(record([2.0], 200, kinds=["tool"]))
-    assert found.buffered
+@pytest.mark.parametrize(("at_s", "num_tokens"), [([2.0], 200), ([2.0], 8), ([2.0, 2.0], 200)])
+def test_f17_a_tool_call_held_back_to_the_end(at_s, num_tokens):
+    """By the server's parser: no sign of a buffer that spoils the other answers too."""
+    found = measure(record(at_s, num_tokens, kinds=["tool"] * len(at_s)))
+    assert found.tool_call_at_once
+    assert not found.buffered
     assert found.ttft_s is None
     assert found.decode_tokens_per_s is None
     assert found.e2e_s == pytest.approx(2.0)

@@ -54,6 +54,7 @@ MEANINGS_JA: Mapping[str, str] = {
     "tokens_estimated": "サーバーがトークンを数えていません。イベント数で代用した下限です。",
     "too_few_conversations": "会話が少なすぎて差を確定できません。",
     "too_few_repeats": "反復ごとの比がばらついています。静かなマシンで --repeats を増やしてください。",
+    "tool_calls_at_once": "ツール呼び出しが完成後に一括で届いています（サーバー側のパーサ）。TTFTと速度は測れません。",
     "warm_prefix_cache": "プレフィックスキャッシュが効いており、TTFTが良く見えます。",
 }
 
@@ -89,6 +90,7 @@ EVIDENCE_JA: Mapping[str, str] = {
     "tokens_estimated": "{num_estimated} 件",
     "too_few_conversations": "会話 {num_conversations} 件、差は {gain:+.0%}",
     "too_few_repeats": "反復ごとの比 {repeat_ratios}",
+    "tool_calls_at_once": "{num_whole} 件",
     "warm_prefix_cache": "プロンプトの {cached_share:.0%}",
 }
 """The numbers of a caution, from its `detail`."""
