@@ -7,8 +7,8 @@ import msgspec
 from sakiyomi.client import Client, Timeouts
 from sakiyomi.plan import Plan
 from sakiyomi.record import RequestRecord, RunFacts
+from sakiyomi.run_writer import RunWriter
 from sakiyomi.scenario import Scenario
-from sakiyomi.store import RunWriter
 from sakiyomi.terminal import Progress
 
 

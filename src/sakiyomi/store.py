@@ -1,24 +1,17 @@
-"""Disk: plans, scenarios, run folders, history. No other room opens them."""
+"""Run folders, read; where they are, and the history of this machine."""
 
 import contextlib
 import datetime as dt
 import os
-import tomllib
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import TypeVar
 
 import msgspec
-import tomli_w
 
-from sakiyomi.errors import PlanError, SakiyomiError, ScenarioError, StoreError, WriteError
-from sakiyomi.names import engine_file, slug
-from sakiyomi.plan import Plan, ScenarioRef, Slo, parse_plan, parse_value
+from sakiyomi.errors import SakiyomiError, StoreError, WriteError
 from sakiyomi.record import RUN_FORMAT, RequestRecord, RunFacts, Snapshot
-from sakiyomi.redaction import redact_plan
-from sakiyomi.run_lock import RunLock
-from sakiyomi.scenario import Scenario, apply_ref, parse_scenario
 
 T = TypeVar("T")
 FOUNDING_CASE = "founding-case"
@@ -38,186 +31,6 @@ def home() -> Path:
             "this user has no home folder", "name a folder for runs: SAKIYOMI_HOME=DIR"
         ) from None
     return (user if os.name == "nt" else user / ".local" / "share") / "sakiyomi"
-
-
-def read_text(path: Path, error: type[SakiyomiError]) -> str:
-    """The text of a user's file: UTF-8 with or without BOM, UTF-16 with one.
-
-    Raises `error` that names the line where another encoding shows, and the way out.
-    """
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise error(f"{path}: no such file", _near_files(path)) from None
-    except OSError as problem:
-        raise error(f"{path}: {problem.strerror}", "check the path and its permissions") from None
-    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    try:
-        return raw.decode(encoding)
-    except UnicodeDecodeError as problem:
-        line = raw[: problem.start].count(b"\n") + 1
-        guess = "UTF-16 without a BOM" if b"\x00" in raw[:200] else _guess_encoding(raw)
-        raise error(
-            f"{path}:{line}: not UTF-8 (byte 0x{raw[problem.start]:02x}); it looks like {guess}",
-            "save it as UTF-8, or: iconv -f CP932 -t UTF-8 FILE > NEW",
-        ) from problem
-
-
-def read_plan(path: Path) -> Plan:
-    """Read a TOML plan. Relative scenario files are taken from its folder.
-
-    Raises PlanError with the line of broken TOML or the path of a wrong value.
-    """
-    text = read_text(path, PlanError)
-    try:
-        raw = tomllib.loads(text.replace("\r\n", "\n"))
-    except tomllib.TOMLDecodeError as problem:
-        raise PlanError(f"{path}: {problem}", "check the TOML near that line") from problem
-    plan = parse_plan(raw, str(path))
-    refs = tuple(
-        msgspec.structs.replace(ref, file=str((path.parent / ref.file).resolve()))
-        if ref.file
-        else ref
-        for ref in plan.scenarios
-    )
-    return msgspec.structs.replace(plan, scenarios=refs)
-
-
-def read_slo(path: Path) -> dict[str, Slo]:
-    """Read limits by path from a TOML file: `[ja_chat]` or `[slo.ja_chat]` tables."""
-    try:
-        raw = tomllib.loads(read_text(path, PlanError))
-    except tomllib.TOMLDecodeError as problem:
-        raise PlanError(f"{path}: {problem}", "check the TOML near that line") from problem
-    tables: dict[str, Any] = parse_value(raw.get("slo", raw), dict[str, Any], str(path))
-    return {name: parse_value(table, Slo, f"{path}: {name}") for name, table in tables.items()}
-
-
-def built_in_scenarios() -> list[str]:
-    """Names of the scenarios that ship with sakiyomi."""
-    folder = resources.files("sakiyomi") / "scenarios"
-    return sorted(f.name[: -len(".jsonl")] for f in folder.iterdir() if f.name.endswith(".jsonl"))
-
-
-def read_scenario(ref: ScenarioRef) -> Scenario:
-    """The scenario that a plan refers to, with the plan's values applied."""
-    if ref.file:
-        path = Path(ref.file)
-        text = read_text(path, ScenarioError)
-        where = str(path)
-    else:
-        source = resources.files("sakiyomi") / "scenarios" / f"{ref.name}.jsonl"
-        if not source.is_file():
-            raise ScenarioError(
-                f"scenario {ref.name!r} is not built in",
-                "built in are " + ", ".join(built_in_scenarios()) + "; an own one needs a file",
-            )
-        text, where = source.read_text(encoding="utf-8"), f"{ref.name} (built in)"
-    # JSON lines end at LF; other Unicode line ends may stand inside a string
-    lines = (line.removesuffix("\r") for line in text.split("\n"))
-    return apply_ref(parse_scenario(lines, ref.name, where), ref)
-
-
-class RunWriter:
-    """A run folder that is being written: appended and flushed a request at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._files: dict[str, IO[bytes]] = {}
-        self._encoder = msgspec.json.Encoder()
-        self._lock: RunLock | None = None
-
-    @classmethod
-    def create(cls, name: str, out: Path | None = None) -> "RunWriter":
-        """A new run folder: `out`, or one of the run's name in the home folder."""
-        try:
-            if out is None:
-                folder = _new_folder(home() / "runs" / slug(name))
-            else:
-                folder = out
-                folder.mkdir(parents=True, exist_ok=True)
-            if (folder / "run.json").exists():
-                raise StoreError(
-                    f"{folder}: a run is already there",
-                    "give another --out, or go on with it: sakiyomi run --resume",
-                )
-        except OSError as problem:
-            raise WriteError(
-                f"{problem.filename}: {problem.strerror}",
-                "give a folder that can be written: --out DIR",
-            ) from problem
-        with contextlib.suppress(OSError, StoreError):  # a run in --out does without a home
-            _remember(folder)
-        return cls(folder)
-
-    def claim(self) -> None:
-        """Be the only writer until `close`. Raises StoreError when another process writes here."""
-        self._lock = RunLock(self.folder)
-
-    def write_facts(self, facts: RunFacts) -> None:
-        """Write `run.json` and `plan.toml`, each whole or not at all, without secrets."""
-        facts = msgspec.structs.replace(facts, plan=redact_plan(facts.plan))
-        self._replace("run.json", msgspec.json.format(self._encoder.encode(facts)))
-        plan = msgspec.to_builtins(facts.plan, builtin_types=())
-        self._replace("plan.toml", tomli_w.dumps(_without_none(plan)).encode())
-
-    def append(self, fact: RequestRecord | Snapshot) -> None:
-        """Append one fact and flush it. Raises WriteError when the disk is full."""
-        name = "requests.jsonl" if isinstance(fact, RequestRecord) else "snapshots.jsonl"
-        try:
-            if name not in self._files:
-                _end_last_line(self.folder / name)
-                self._files[name] = (self.folder / name).open("ab")
-            self._files[name].write(self._encoder.encode(fact) + b"\n")
-            self._files[name].flush()
-        except OSError as problem:
-            raise WriteError(
-                f"{self.folder / name}: {problem.strerror}; everything before it is kept",
-                f"free some room, then: sakiyomi run --resume {self.folder}",
-            ) from problem
-
-    def log_path(self, arm: str, number: int) -> Path:
-        """Where the log of an engine that sakiyomi launches goes."""
-        return self.folder / engine_file(arm, number, "log")
-
-    def write_config(self, arm: str, number: int, text: str) -> Path:
-        """Write the config file of an engine that sakiyomi launches, beside its log."""
-        name = engine_file(arm, number, "config")
-        self._replace(name, text.encode())
-        return (self.folder / name).resolve()
-
-    def close(self) -> None:
-        """Close the files and let others write."""
-        for file in self._files.values():
-            with contextlib.suppress(OSError):
-                file.close()
-        self._files.clear()
-        if self._lock:
-            self._lock.release()
-            self._lock = None
-
-    def discard_if_empty(self) -> None:
-        """Close, and undo `create` where nothing was recorded: such a run is none to list.
-
-        The logs of engines that did not start stay.
-        """
-        self.close()
-        if any((self.folder / name).exists() for name in ("requests.jsonl", "snapshots.jsonl")):
-            return
-        with contextlib.suppress(OSError):
-            for name in ("run.json", "plan.toml"):
-                (self.folder / name).unlink(missing_ok=True)
-            self.folder.rmdir()
-
-    def _replace(self, name: str, data: bytes) -> None:
-        new = self.folder / f".{name}.new"
-        try:
-            new.write_bytes(data)
-            new.replace(self.folder / name)
-        except OSError as problem:
-            raise WriteError(
-                f"{self.folder / name}: {problem.strerror}", "free some room and resume the run"
-            ) from problem
 
 
 class RunReader:
@@ -282,6 +95,13 @@ def history() -> list[RunReader]:
     return sorted(readers, key=lambda reader: reader.facts.created, reverse=True)
 
 
+def remember(folder: Path) -> None:
+    """List a run folder in the history of this machine."""
+    path = home_folder() / "history.txt"
+    with path.open("a", encoding="utf-8", errors="surrogateescape") as history:
+        history.write(f"{folder.resolve()}\n")
+
+
 def home_folder() -> Path:
     """The home folder, made when it is not there."""
     folder = home()
@@ -339,35 +159,6 @@ def _read_lines(path: Path, kind: type[T]) -> Iterator[T]:
                 ) from None
 
 
-def _end_last_line(path: Path) -> None:
-    """A line that a kill cut gets its end, so that the next one stands alone."""
-    if path.exists() and path.stat().st_size:
-        with path.open("rb+") as file:
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-
-
-def _new_folder(folder: Path) -> Path:
-    """Make the folder, or the first free one of its name with a number; two runs never share it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    number, free = 1, folder
-    while True:
-        try:
-            free.mkdir()
-        except FileExistsError:
-            number += 1
-            free = folder.with_name(f"{folder.name}-{number}")
-        else:
-            return free
-
-
-def _remember(folder: Path) -> None:
-    path = home_folder() / "history.txt"
-    with path.open("a", encoding="utf-8", errors="surrogateescape") as history:
-        history.write(f"{folder.resolve()}\n")
-
-
 def _history_folders() -> list[Path]:
     try:
         path = home() / "history.txt"
@@ -375,28 +166,3 @@ def _history_folders() -> list[Path]:
     except (OSError, StoreError):
         return []
     return list(dict.fromkeys(Path(line) for line in lines if line))
-
-
-def _near_files(path: Path) -> str:
-    parent = path.parent if path.parent.is_dir() else Path()
-    try:
-        names = sorted(p.name for p in parent.iterdir() if p.suffix == path.suffix)[:5]
-    except OSError:
-        names = []
-    return "files like it there: " + ", ".join(names) if names else "check the path"
-
-
-def _guess_encoding(raw: bytes) -> str:
-    for encoding, name in (("cp932", "Shift_JIS (cp932)"), ("euc_jp", "EUC-JP")):
-        with contextlib.suppress(UnicodeDecodeError):
-            raw.decode(encoding)
-            return name
-    return "a binary file"
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_without_none(item) for item in value]
-    return value

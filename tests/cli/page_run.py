@@ -17,8 +17,8 @@ from sakiyomi.record import (
     RunFacts,
     ScenarioFacts,
 )
+from sakiyomi.run_writer import RunWriter
 from sakiyomi.scenario import Sampling
-from sakiyomi.store import RunWriter
 
 SCRIPT = "</script><script>window.hacked = 1</script>"
 IMAGE = '"><img src=x onerror="window.hacked = 1">'

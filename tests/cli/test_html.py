@@ -18,7 +18,7 @@ from sakiyomi.record import Caution
 from sakiyomi.report import html as page
 from sakiyomi.report.passed_on import without_folders
 from sakiyomi.report.words import TEXTS
-from sakiyomi.store import RunWriter
+from sakiyomi.run_writer import RunWriter
 
 SECTIONS = ("verdict", "table", "speed", "positions", "curve", "bytes", "time", "segments", "list")
 

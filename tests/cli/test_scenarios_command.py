@@ -7,7 +7,7 @@ import pytest
 
 from sakiyomi.cli import main
 from sakiyomi.plan import ScenarioRef
-from sakiyomi.store import built_in_scenarios, read_scenario
+from sakiyomi.plan_files import built_in_scenarios, read_scenario
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from sakiyomi.fake_engine import FakeEngine, serve
 from sakiyomi.job import Job, ServerAccess
 from sakiyomi.plan import Arm, Plan, ScenarioRef
 from sakiyomi.record import RUN_FORMAT, RunFacts, ScenarioFacts
+from sakiyomi.run_writer import RunWriter
 from sakiyomi.scenario import parse_scenario
-from sakiyomi.store import RunReader, RunWriter
+from sakiyomi.store import RunReader
 from sakiyomi.terminal import Progress
 from sakiyomi.workload import choose_schedule
 

@@ -15,7 +15,8 @@ from sakiyomi.errors import NotComparable
 from sakiyomi.fake_engine import serve
 from sakiyomi.plan import Arm, ClosedLoad, Plan, ScenarioRef, Speculation
 from sakiyomi.record import ArmFacts
-from sakiyomi.store import RunReader, RunWriter
+from sakiyomi.run_writer import RunWriter
+from sakiyomi.store import RunReader
 
 K = 3
 SPECULATES = {"speculation": Speculation(method="draft_model", num_speculative_tokens=K)}

@@ -14,8 +14,10 @@ from sakiyomi.commands.run_plan import RunFlags, override, too_few
 from sakiyomi.decide import Known, decide
 from sakiyomi.next_experiment import Source, for_draft_length, for_gain
 from sakiyomi.plan import Arm, ClosedLoad, Plan, ScenarioRef, Speculation
+from sakiyomi.plan_files import read_plan, read_scenario
+from sakiyomi.run_writer import RunWriter
 from sakiyomi.stats import Estimate
-from sakiyomi.store import RunWriter, open_run, read_plan, read_scenario
+from sakiyomi.store import open_run
 from sakiyomi.tuning import tunable_arms
 
 ARMS = '[[arms]]\nname = "plain"\nurl = "http://h:1"\n[[arms]]\nname = "fast"\nurl = "http://h:2"\n'

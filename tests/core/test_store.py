@@ -8,6 +8,7 @@ import pytest
 from sakiyomi import store
 from sakiyomi.errors import PlanError, ScenarioError, StoreError
 from sakiyomi.plan import Arm, Plan, ScenarioRef
+from sakiyomi.plan_files import read_plan, read_scenario
 from sakiyomi.record import (
     RUN_FORMAT,
     Environment,
@@ -16,6 +17,7 @@ from sakiyomi.record import (
     RunFacts,
     Snapshot,
 )
+from sakiyomi.run_writer import RunWriter
 
 PLAN = Plan(
     name="日本語 Run!",
@@ -56,7 +58,7 @@ def record(number=0, text="文"):
 
 
 def test_a_run_comes_back_as_it_was_written():
-    writer = store.RunWriter.create(PLAN.name)
+    writer = RunWriter.create(PLAN.name)
     writer.write_facts(facts())
     snapshot = Snapshot(
         at_s=1.0,
@@ -76,24 +78,24 @@ def test_a_run_comes_back_as_it_was_written():
     assert reader.facts == facts()
     assert list(reader.records()) == [record()]
     assert list(reader.snapshots()) == [snapshot]
-    assert store.read_plan(writer.folder / "plan.toml") == PLAN
+    assert read_plan(writer.folder / "plan.toml") == PLAN
 
 
 def test_each_record_is_on_disk_when_append_returns():
-    writer = store.RunWriter.create("r")
+    writer = RunWriter.create("r")
     writer.append(record(1))
     assert writer.folder.joinpath("requests.jsonl").read_bytes().endswith(b"\n")
     writer.close()
 
 
 def test_a_line_cut_by_a_kill_is_left_out_and_the_next_stands_alone():
-    writer = store.RunWriter.create("r")
+    writer = RunWriter.create("r")
     writer.write_facts(facts())
     writer.append(record(1))
     writer.close()
     path = writer.folder / "requests.jsonl"
     path.write_bytes(path.read_bytes() + b'{"key":{"request_id":"q2"')
-    resumed = store.RunWriter(writer.folder)
+    resumed = RunWriter(writer.folder)
     resumed.append(record(3))
     resumed.close()
     ids = [r.key.request_id for r in store.RunReader(writer.folder).records()]
@@ -111,7 +113,7 @@ def cut_lines():
 
 @pytest.mark.parametrize("cut", cut_lines())
 def test_any_cut_is_a_cut(cut):
-    writer = store.RunWriter.create("r")
+    writer = RunWriter.create("r")
     writer.write_facts(facts())
     writer.append(record(1))
     writer.close()
@@ -123,7 +125,7 @@ def test_any_cut_is_a_cut(cut):
 
 @pytest.mark.parametrize("damage", [b"\0\0\0", b"what is this", b'{"key": \xff\xfe}', b"[1]"])
 def test_damage_in_the_middle_is_named_with_its_line(damage):
-    writer = store.RunWriter.create("r")
+    writer = RunWriter.create("r")
     writer.write_facts(facts())
     writer.append(record(1))
     writer.close()
@@ -136,7 +138,7 @@ def test_damage_in_the_middle_is_named_with_its_line(damage):
 
 
 def test_a_finished_run_without_its_requests_is_incomplete():
-    writer = store.RunWriter.create("r")
+    writer = RunWriter.create("r")
     writer.write_facts(facts(finished=False))
     assert list(store.RunReader(writer.folder).records()) == []
     writer.write_facts(facts(finished=True))
@@ -145,7 +147,7 @@ def test_a_finished_run_without_its_requests_is_incomplete():
 
 
 def test_a_broken_history_costs_only_its_broken_lines():
-    writer = store.RunWriter.create("r")
+    writer = RunWriter.create("r")
     writer.write_facts(facts())
     path = store.home() / "history.txt"
     path.write_bytes(b"\0bad\n\xff\n/none\n" + path.read_bytes())
@@ -155,7 +157,7 @@ def test_a_broken_history_costs_only_its_broken_lines():
 def test_secrets_are_never_written():
     arm = Arm(name="a", url="http://h", args=("--api-key", "sk-1"), env={"HF_TOKEN": "hf_2"})
     plan = Plan(name="p", arms=(arm,), scenarios=PLAN.scenarios)
-    writer = store.RunWriter.create("r")
+    writer = RunWriter.create("r")
     writer.write_facts(facts(plan=plan))
     for name in ("plan.toml", "run.json"):
         text = (writer.folder / name).read_text()
@@ -166,17 +168,17 @@ def test_secrets_are_never_written():
 
 def test_runs_that_start_together_have_folders_of_their_own():
     with ThreadPoolExecutor(8) as pool:
-        writers = list(pool.map(store.RunWriter.create, ["same"] * 8))
+        writers = list(pool.map(RunWriter.create, ["same"] * 8))
     assert len({writer.folder for writer in writers}) == 8
 
 
 def test_a_home_that_cannot_be_written_costs_only_the_history(tmp_path, monkeypatch):
     monkeypatch.setenv("SAKIYOMI_HOME", "/proc/none")
-    writer = store.RunWriter.create("r", tmp_path / "out")
+    writer = RunWriter.create("r", tmp_path / "out")
     writer.write_facts(facts())
     assert store.RunReader(tmp_path / "out").facts == facts()
     with pytest.raises(StoreError, match="/proc/none") as caught:
-        store.RunWriter.create("r")
+        RunWriter.create("r")
     assert "--out" in caught.value.hint
 
 
@@ -188,10 +190,10 @@ def test_a_user_without_a_home_is_told_the_way_out(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.setattr(store.Path, "home", no_home)
     with pytest.raises(StoreError) as caught:
-        store.RunWriter.create("r")
+        RunWriter.create("r")
     assert "SAKIYOMI_HOME" in caught.value.hint
     assert store.history() == []
-    assert store.RunWriter.create("r", tmp_path / "out").folder.is_dir()
+    assert RunWriter.create("r", tmp_path / "out").folder.is_dir()
 
 
 @pytest.mark.parametrize("run", ["x" * 5000, "", "a\0b", "../none"])
@@ -201,7 +203,7 @@ def test_a_name_that_no_run_can_have_is_no_run(run):
 
 
 def test_a_full_disk_says_what_is_kept(monkeypatch):
-    writer = store.RunWriter.create("r")
+    writer = RunWriter.create("r")
     writer.append(record(1))
 
     class Full:
@@ -216,16 +218,16 @@ def test_a_full_disk_says_what_is_kept(monkeypatch):
 
 
 def test_names_are_made_free_and_found_again(tmp_path):
-    one, two = store.RunWriter.create("r"), store.RunWriter.create("r")
+    one, two = RunWriter.create("r"), RunWriter.create("r")
     assert one.folder.name == "r"
     assert two.folder.name == "r-2"
-    elsewhere = store.RunWriter.create("r", tmp_path / "elsewhere")
+    elsewhere = RunWriter.create("r", tmp_path / "elsewhere")
     for writer in (one, two, elsewhere):
         writer.write_facts(facts())
     assert {reader.folder.name for reader in store.history()} == {"r", "r-2", "elsewhere"}
     assert store.open_run("elsewhere").folder == elsewhere.folder
     with pytest.raises(StoreError, match="a run is already there"):
-        store.RunWriter.create("r", tmp_path / "elsewhere")
+        RunWriter.create("r", tmp_path / "elsewhere")
     with pytest.raises(StoreError) as caught:
         store.open_run("no-such-run")
     assert "r-2" in caught.value.hint
@@ -233,7 +235,7 @@ def test_names_are_made_free_and_found_again(tmp_path):
 
 
 def test_a_newer_format_is_refused_and_newer_keys_are_read(tmp_path):
-    writer = store.RunWriter.create("r")
+    writer = RunWriter.create("r")
     writer.write_facts(facts())
     path = writer.folder / "run.json"
     raw = json.loads(path.read_text())
@@ -264,44 +266,44 @@ TEXT = 'name = "計画"\n[[arms]]\nname = "a"\nurl = "http://h"\n[[scenarios]]\n
 def test_a_plan_in_any_unicode_form_is_the_same(tmp_path, raw):
     path = tmp_path / "p.toml"
     path.write_bytes(raw)
-    assert store.read_plan(path).name == "計画"
+    assert read_plan(path).name == "計画"
 
 
 def test_shift_jis_is_named_with_its_line_and_the_way_out(tmp_path):
     path = tmp_path / "p.toml"
     path.write_bytes(("# ok\n" + TEXT).encode("cp932"))
     with pytest.raises(PlanError) as caught:
-        store.read_plan(path)
+        read_plan(path)
     assert f"{path}:2: not UTF-8" in caught.value.message
     assert "Shift_JIS" in caught.value.message
     assert "iconv -f CP932" in caught.value.hint
     scenario = tmp_path / "s.jsonl"
     scenario.write_bytes('{"turns": ["a"]}\n{"turns": ["日本"]}\n'.encode("cp932"))
     with pytest.raises(ScenarioError, match=":2: not UTF-8"):
-        store.read_scenario(ScenarioRef(name="s", file=str(scenario)))
+        read_scenario(ScenarioRef(name="s", file=str(scenario)))
 
 
 def test_broken_toml_is_named_with_its_line(tmp_path):
     path = tmp_path / "p.toml"
     path.write_text('name = "a"\narms = [\n')
     with pytest.raises(PlanError, match=r"p\.toml.*(line|end)"):
-        store.read_plan(path)
+        read_plan(path)
     with pytest.raises(PlanError, match="no such file") as caught:
-        store.read_plan(tmp_path / "q.toml")
+        read_plan(tmp_path / "q.toml")
     assert "p.toml" in caught.value.hint
 
 
 def test_scenario_files_are_taken_from_the_plans_folder(tmp_path):
     (tmp_path / "own.jsonl").write_text('\ufeff{"turns": ["a\u2028b"]}\r\n\r\n{"turns": ["c"]}')
     (tmp_path / "p.toml").write_text(TEXT.replace('"ja_chat"', '"own"\nfile = "own.jsonl"'))
-    ref = store.read_plan(tmp_path / "p.toml").scenarios[0]
-    scenario = store.read_scenario(ref)
+    ref = read_plan(tmp_path / "p.toml").scenarios[0]
+    scenario = read_scenario(ref)
     assert [c.turns for c in scenario.conversations] == [("a\u2028b",), ("c",)]
 
 
 def test_an_unknown_scenario_lists_those_that_ship():
     with pytest.raises(ScenarioError) as caught:
-        store.read_scenario(ScenarioRef(name="nope"))
+        read_scenario(ScenarioRef(name="nope"))
     assert "ja_chat" in caught.value.hint
 
 

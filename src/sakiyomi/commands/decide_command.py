@@ -20,6 +20,7 @@ from sakiyomi.lossless import TextCheck, settle_texts
 from sakiyomi.measured import Measured, is_speculative
 from sakiyomi.next_experiment import Source
 from sakiyomi.plan import Arm, Slo
+from sakiyomi.plan_files import read_scenario, read_slo
 from sakiyomi.record import RunFacts
 from sakiyomi.redaction import has_hidden
 from sakiyomi.report import decision_text
@@ -89,7 +90,7 @@ def read_limits(facts: RunFacts, path: str | None) -> dict[str, Slo]:
     """The limits of `--slo`, else the plan's own. Raises PlanError on a path that was not run."""
     if path is None:
         return dict(facts.plan.slo)
-    limits = store.read_slo(Path(path))
+    limits = read_slo(Path(path))
     known = [ref.name for ref in facts.plan.scenarios]
     for scenario in limits:
         if scenario not in known:
@@ -146,7 +147,7 @@ def _source(reader: RunReader) -> Source:
     for ref in reader.facts.plan.scenarios:
         everything = msgspec.structs.replace(ref, num_conversations=None, num_requests=None)
         try:
-            available[ref.name] = len(store.read_scenario(everything).conversations)
+            available[ref.name] = len(read_scenario(everything).conversations)
         except SakiyomiError:
             continue
     folder = reader.folder

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi import store
 from sakiyomi.commands.decide_command import decide_run, with_decision
 from sakiyomi.commands.explain_command import explain_run, read_fits, with_explanation
 from sakiyomi.commands.why_command import open_why, read_why
@@ -14,6 +13,7 @@ from sakiyomi.detail import RequestList
 from sakiyomi.errors import SakiyomiError
 from sakiyomi.models.devices import find_reported
 from sakiyomi.models.roofline import Device
+from sakiyomi.plan_files import read_scenario
 from sakiyomi.record import RunFacts
 from sakiyomi.report import why_text
 from sakiyomi.request_list import list_requests
@@ -86,7 +86,7 @@ def asked_prompts(facts: RunFacts) -> dict[str, dict[str, list[str]]]:
     found: dict[str, dict[str, list[str]]] = {}
     for ref in facts.plan.scenarios:
         try:
-            scenario = store.read_scenario(ref)
+            scenario = read_scenario(ref)
         except SakiyomiError:
             continue
         if scenario.content_hash == hashes.get(ref.name):

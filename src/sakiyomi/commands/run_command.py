@@ -31,6 +31,7 @@ from sakiyomi.engines import ENGINES, find_engine
 from sakiyomi.errors import PlanError, SakiyomiError
 from sakiyomi.launch import end_strays, find_strays
 from sakiyomi.plan import Plan
+from sakiyomi.plan_files import read_plan, read_scenario
 from sakiyomi.record import RunFacts
 from sakiyomi.redaction import has_hidden, redact_arm
 from sakiyomi.report import explanation_text
@@ -38,7 +39,7 @@ from sakiyomi.report import json as report_json
 from sakiyomi.report import text as report_text
 from sakiyomi.report.experiment_text import settle_lines
 from sakiyomi.scenario import Scenario
-from sakiyomi.store import RunReader, open_run, read_plan, read_scenario
+from sakiyomi.store import RunReader, open_run
 from sakiyomi.urls import split_url
 from sakiyomi.workload import choose_schedule
 

@@ -14,8 +14,9 @@ from sakiyomi.errors import PlanError
 from sakiyomi.job import Job, ServerAccess, finished_conversations
 from sakiyomi.plan import Arm, Plan
 from sakiyomi.record import RUN_FORMAT, Caution, RunFacts, ScenarioFacts
+from sakiyomi.run_writer import RunWriter
 from sakiyomi.scenario import Scenario
-from sakiyomi.store import RunReader, RunWriter, now_text
+from sakiyomi.store import RunReader, now_text
 
 TLS_NOT_VERIFIED = Caution("tls_not_verified", "TLS certificates were not verified (--insecure)")
 

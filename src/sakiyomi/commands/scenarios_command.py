@@ -22,6 +22,7 @@ from sakiyomi.logs.language import estimate_tokens
 from sakiyomi.logs.log_baseline import Baseline
 from sakiyomi.names import slug
 from sakiyomi.plan import ScenarioRef
+from sakiyomi.plan_files import built_in_scenarios, read_scenario
 from sakiyomi.scenario import Conversation, Scenario
 
 
@@ -34,7 +35,7 @@ def scenarios_command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    rows = [_summary(_read(name)) for name in arguments.names or store.built_in_scenarios()]
+    rows = [_summary(_read(name)) for name in arguments.names or built_in_scenarios()]
     if arguments.json:
         _write_json(rows)
         return 0
@@ -63,7 +64,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if not arguments.names:
         raise PlanError(
             "scenarios show: no scenario named",
-            "one of " + ", ".join(store.built_in_scenarios()) + ", or a .jsonl file",
+            "one of " + ", ".join(built_in_scenarios()) + ", or a .jsonl file",
         )
     scenarios = [_read(name) for name in arguments.names]
     if arguments.json:
@@ -130,7 +131,7 @@ def _summary(scenario: Scenario) -> dict[str, Any]:
 def _read(name: str) -> Scenario:
     """A built-in scenario by name, or a file by its path."""
     is_file = name.endswith((".jsonl", ".json")) or "/" in name or "\\" in name
-    return store.read_scenario(ScenarioRef(name=Path(name).stem, file=name if is_file else None))
+    return read_scenario(ScenarioRef(name=Path(name).stem, file=name if is_file else None))
 
 
 def _prompt_tokens(conversation: Conversation) -> int:

@@ -14,10 +14,11 @@ from sakiyomi import terminal
 from sakiyomi.errors import RequestRefused
 from sakiyomi.lossless import TextCheck, check_texts, collect_texts
 from sakiyomi.plan import ClosedLoad, Plan
+from sakiyomi.plan_files import read_scenario
 from sakiyomi.record import RunFacts
 from sakiyomi.report import why_text
 from sakiyomi.report.decision_numbers import text_sentence
-from sakiyomi.store import RunReader, read_scenario
+from sakiyomi.store import RunReader
 from sakiyomi.why import Why, find_why
 
 RunPlan = Callable[[Plan, argparse.Namespace, RunReader | None], tuple[Path, RunFacts]]
