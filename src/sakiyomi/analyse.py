@@ -11,7 +11,13 @@ from sakiyomi.counter_windows import Window, read_windows
 from sakiyomi.differences import Difference, difference_cautions, find_differences
 from sakiyomi.engines import find_engine
 from sakiyomi.engines.engine import Engine
-from sakiyomi.measured import Measured, measure_request, with_buffering, with_burst_steps
+from sakiyomi.measured import (
+    Measured,
+    is_speculative,
+    measure_request,
+    with_buffering,
+    with_burst_steps,
+)
 from sakiyomi.names import is_engine_log
 from sakiyomi.pairing import compare_arms, drafts_fully
 from sakiyomi.plan import Load
@@ -36,6 +42,7 @@ def analyse(
     engines = {arm.name: find_engine(arm.engine) for arm in facts.arms}
     windows = read_windows(snapshots, arms, engines)
     arms = {name: _with_counted_k(arm, windows.values()) for name, arm in arms.items()}
+    arms = {name: _with_seen_drafts(arm, windows.values()) for name, arm in arms.items()}
     requests = reduce_records(facts, records, arms, engines)
     arms = {name: _with_drafted_k(arm, requests) for name, arm in arms.items()}
     plan = facts.plan
@@ -190,6 +197,18 @@ def _with_counted_k(arm: ArmFacts, windows: Iterable[Window]) -> ArmFacts:
     pages = [page for w in windows if w.arm == arm.name for page in w.after.values()]
     k = max((page.num_speculative_tokens or 0 for page in pages), default=0)
     return msgspec.structs.replace(arm, num_speculative_tokens=k or None)
+
+
+def _with_seen_drafts(arm: ArmFacts, windows: Iterable[Window]) -> ArmFacts:
+    """The arm as one that drafts where its counters accepted drafts and nothing names the method.
+
+    TGI tells no k and no method: without this no burst of arrivals is looked for, and no C(k).
+    """
+    if is_speculative(arm):
+        return arm
+    counts = [window.counters.speculation for window in windows if window.arm == arm.name]
+    drafts = any(told is not None and told.num_accepted_tokens for told in counts)
+    return msgspec.structs.replace(arm, speculative_method="unknown") if drafts else arm
 
 
 def _with_drafted_k(

@@ -27,7 +27,7 @@ def candidate_sentence(candidate: Candidate, choice: Choice, say: Language = EN)
                 "step_costs",
                 length=number(candidate.tokens_per_step.point),
                 cost=say.estimate(candidate.step_cost),
-                k=candidate.num_speculative_tokens,
+                k=candidate.num_speculative_tokens or "?",
             )
         )
     if candidate.break_even_rate is not None:

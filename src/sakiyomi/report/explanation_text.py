@@ -165,7 +165,7 @@ def _speculation(one: SpeculationExplanation, say: Language) -> str:
         "step_cost",
         scenario=one.scenario,
         arm=one.arm,
-        k=one.num_speculative_tokens,
+        k=one.num_speculative_tokens or "k",
         cost=say.estimate(one.step_cost),
         step_ms=number(one.speculative_step_s * 1000),
         plain_ms=number(one.plain_step_s * 1000),
