@@ -5,13 +5,12 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 import math
 import struct
-from itertools import pairwise
 
 import msgspec
 
 from sakiyomi.errors import CheckpointError
 from sakiyomi.models.ggml_types import GGML_TYPES
-from sakiyomi.models.tensors import Read, Tensor
+from sakiyomi.models.tensors import Read, Tensor, wrong_span
 
 HEADER_LIMIT_BYTES = 512_000_000
 """A header beyond this is refused: the largest vocabularies take about 20 MB."""
@@ -139,7 +138,9 @@ def read_gguf_header(
     if not isinstance(alignment, int) or alignment <= 0:
         raise _broken(where, f"general.alignment is {alignment}")
     data_bytes = max(0, size_bytes - math.ceil(cursor.tell() / alignment) * alignment)
-    _check_spans(sorted(spans, key=lambda span: span[0]), data_bytes, where)
+    known = [span for span in spans if not span[1].dtype.startswith("type ")]  # not assumed sizes
+    if reason := wrong_span(sorted(known, key=lambda span: span[0]), data_bytes):
+        raise _broken(where, reason)
     return GgufHeader(
         metadata=metadata,
         array_lengths=array_lengths,
@@ -222,21 +223,6 @@ def _tensor(cursor: _Cursor, assume_bits: float | None) -> tuple[int, Tensor]:
         )
     num_bytes = math.ceil(num_elements * assume_bits / 8)
     return offset, Tensor(name=name, dtype=f"type {kind}", shape=shape, num_bytes=num_bytes)
-
-
-def _check_spans(spans: list[tuple[int, Tensor]], data_bytes: int, where: str) -> None:
-    """Refuse tensors that overlap or end after the file (assumed sizes are not checked)."""
-    known = [span for span in spans if not span[1].dtype.startswith("type ")]
-    for (offset, tensor), (next_offset, next_tensor) in pairwise(known):
-        if offset + tensor.num_bytes > next_offset:
-            raise _broken(where, f"tensors {tensor.name} and {next_tensor.name} overlap")
-    for offset, tensor in known:
-        if offset + tensor.num_bytes > data_bytes:
-            raise _broken(
-                where,
-                f"tensor {tensor.name} ends at byte {offset + tensor.num_bytes:,} of the data, "
-                f"the file has {data_bytes:,}",
-            )
 
 
 def _broken(where: str, reason: str) -> CheckpointError:

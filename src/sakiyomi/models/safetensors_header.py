@@ -4,13 +4,12 @@ Format: https://huggingface.co/docs/safetensors/index#format
 """
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import msgspec
 
 from sakiyomi.errors import CheckpointError
-from sakiyomi.models.tensors import Read, Tensor
+from sakiyomi.models.tensors import Read, Tensor, wrong_span
 
 HEADER_LIMIT_BYTES = 100_000_000
 """The format's own limit (safetensors, `MAX_HEADER_SIZE`)."""
@@ -69,7 +68,8 @@ def read_safetensors_header(read: Read, *, size_bytes: int, where: str) -> tuple
     entries.pop("__metadata__", None)
     spans = [_tensor(name, entry, where) for name, entry in entries.items()]
     spans.sort(key=lambda span: span[0])
-    _check_spans(spans, size_bytes - 8 - header_bytes, where)
+    if reason := wrong_span(spans, size_bytes - 8 - header_bytes):
+        raise _broken(where, reason)
     return tuple(tensor for _begin, tensor in spans)
 
 
@@ -91,20 +91,6 @@ def _tensor(name: str, entry: dict[str, Any], where: str) -> tuple[int, Tensor]:
             f"its offsets span {end - begin:,}",
         )
     return begin, Tensor(name=name, dtype=dtype, shape=shape, num_bytes=end - begin)
-
-
-def _check_spans(spans: list[tuple[int, Tensor]], data_bytes: int, where: str) -> None:
-    """Refuse tensors that overlap or end after the file."""
-    for (begin, tensor), (next_begin, next_tensor) in pairwise(spans):
-        if begin + tensor.num_bytes > next_begin:
-            raise _broken(where, f"tensors {tensor.name} and {next_tensor.name} overlap")
-    for begin, tensor in spans:
-        if begin + tensor.num_bytes > data_bytes:
-            raise _broken(
-                where,
-                f"tensor {tensor.name} ends at byte {begin + tensor.num_bytes:,} of the data, "
-                f"the file has {data_bytes:,}",
-            )
 
 
 def _broken(where: str, reason: str) -> CheckpointError:

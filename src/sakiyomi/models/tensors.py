@@ -1,6 +1,7 @@
 """What a model file's header says: tensors as stored, weights as they are read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -69,3 +70,21 @@ class Weight(msgspec.Struct, frozen=True, kw_only=True):
     layer: int | None = None
     num_experts: int = 1
     num_tensors: int = 1
+
+
+def wrong_span(spans: Sequence[tuple[int, Tensor]], data_bytes: int) -> str | None:
+    """Why tensors cannot lie so in a file's data: one overlaps the next, or ends after the file.
+
+    `spans`: (offset in the data, tensor) in the order of offsets.
+    """
+    for (offset, tensor), (next_offset, next_tensor) in pairwise(spans):
+        if offset + tensor.num_bytes > next_offset:
+            return f"tensors {tensor.name} and {next_tensor.name} overlap"
+    for offset, tensor in spans:
+        end = offset + tensor.num_bytes
+        if end > data_bytes:
+            return (
+                f"tensor {tensor.name} ends at byte {end:,} of the data, "
+                f"the file has {data_bytes:,}"
+            )
+    return None
