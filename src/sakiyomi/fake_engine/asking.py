@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from sakiyomi.fake_engine.answer import Wish
-from sakiyomi.fake_engine.chunks import Ask
 from sakiyomi.fake_engine.config import FakeEngine, FaultValue
 from sakiyomi.fake_engine.dialects import OPENAI_KEYS, Dialect
+from sakiyomi.fake_engine.frames import Ask
 from sakiyomi.fake_engine.logprobs import read_logprobs
 
 STREAM_OPTION_KEYS = {"include_usage", "continuous_usage_stats"}

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -20,12 +20,8 @@ from sakiyomi.fake_engine.evidence import (
     tabby_usage,
     timings,
 )
-from sakiyomi.fake_engine.logprobs import LogprobsForm, logprobs_of
-
-FrameKind = Literal[
-    "role", "answer", "reasoning", "tool", "other", "finish", "usage", "extra", "error", "done"
-]
-Action = Literal["send", "cut", "cut_in_character", "reset", "silence"]
+from sakiyomi.fake_engine.frames import Ask, Frame, FrameKind, error_frames
+from sakiyomi.fake_engine.logprobs import logprobs_of
 
 _ENDINGS = {
     "error_after_tokens": "error",
@@ -34,38 +30,6 @@ _ENDINGS = {
     "reset_after_tokens": "reset",
     "silence_after_tokens": "silence",
 }
-
-
-class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """One event to be sent, or an action on the connection. `delay_s`: wait before it."""
-
-    payload: Any = None
-    kind: FrameKind = "other"
-    num_tokens: int = 0
-    text: str = ""
-    delay_s: float = 0.0
-    action: Action = "send"
-
-
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request asks of the form of the answer."""
-
-    request_id: str
-    created: int
-    model: str
-    chat: bool = True
-    stream: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
-    token_ids: bool = False
-    timings_per_token: bool = False
-    spec_details: bool = False
-    per_request: str = "none"
-    prompt_tokens: int = 0
-    cached_tokens: int | None = None
-    num_draft_tokens: int = 0
-    """The configured k."""
-    logprobs: LogprobsForm | None = None
 
 
 class Chunker:
@@ -98,7 +62,7 @@ class Chunker:
         if "role_only_delay" in self.faults:
             frames.extend(self._role(float(self.faults["role_only_delay"])))
         if "error_before_token" in self.faults:
-            frames.extend(self._error())
+            frames.extend(error_frames(self.faults))
         return frames
 
     def step(self, tokens: Sequence[Token], decode_s: float, index: int) -> list[Frame]:
@@ -385,16 +349,5 @@ class Chunker:
 
     def _end_early(self, how: str) -> list[Frame]:
         if how == "error":
-            return self._error()
+            return error_frames(self.faults)
         return [Frame(action=how)]  # type: ignore[arg-type]
-
-    def _error(self) -> list[Frame]:
-        """The engine died in mid-stream: an error object, then [DONE], then the end."""
-        message = "EngineCore encountered an issue. See stack trace for the root cause."
-        error: Any = {"message": message, "type": "InternalServerError", "code": 500}
-        if "error_as_string" in self.faults:
-            error = message
-        frames = [Frame(payload={"error": error}, kind="error", text=message)]
-        if "no_done" not in self.faults:
-            frames.append(Frame(payload="[DONE]", kind="done"))
-        return [*frames, Frame(action="cut")] if "no_done" in self.faults else frames

@@ -17,11 +17,12 @@ from sakiyomi.fake_engine.asking import (
     read_body,
     read_wish,
 )
-from sakiyomi.fake_engine.chunks import Ask, Chunker, Frame
+from sakiyomi.fake_engine.chunks import Chunker
 from sakiyomi.fake_engine.config import FaultValue
 from sakiyomi.fake_engine.counts import Counts
 from sakiyomi.fake_engine.dialects import dialect_of
 from sakiyomi.fake_engine.evidence import perf_metrics
+from sakiyomi.fake_engine.frames import Ask, Frame
 from sakiyomi.fake_engine.log import LoggedEvent, LoggedRequest, body_hash, logged_step
 from sakiyomi.fake_engine.state import State
 from sakiyomi.fake_engine.whole import generate_answer, whole_answer
