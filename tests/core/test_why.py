@@ -6,7 +6,7 @@ import random
 import msgspec
 import pytest
 
-from sakiyomi import why
+from sakiyomi import drafted_tokens, why
 from sakiyomi.plan import Arm, Plan, ScenarioRef
 from sakiyomi.record import ArmFacts, Environment, RequestKey, RequestRecord, RunFacts
 from sakiyomi.stream import TokenStream
@@ -81,7 +81,7 @@ def test_entropy_and_surprisal_of_a_token():
 
 def test_which_tokens_a_draft_reached():
     entries = [entry(0.9, 0.1), *[entry(0.8, 0.2)] * 3, entry(0.5, 0.5), *[entry(0.7, 0.3)] * 4]
-    found, num_reached = why.token_facts(record([1, 3, 1, 4], entries), MTP)
+    found, num_reached = drafted_tokens.token_facts(record([1, 3, 1, 4], entries), MTP)
     assert num_reached == 7
     # 2 accepted + a rejection; a rejection; 3 accepted and a bonus token that no draft reached
     assert [t.accepted for t in found] == [True, True, False, False, True, True, True]
@@ -91,8 +91,8 @@ def test_which_tokens_a_draft_reached():
 def test_a_plain_arm_lends_its_alternatives():
     silent = [{"token": "x", "logprob": 0.0, "top_logprobs": []}] * 4
     plain = record([1, 1, 1, 1], [entry(0.6, 0.4)] * 4, arm="plain")
-    assert "no alternatives" in why.token_facts(record([1, 1, 1, 1], silent), MTP)
-    found, num_reached = why.token_facts(record([1, 1, 1, 1], silent), MTP, plain)
+    assert "no alternatives" in drafted_tokens.token_facts(record([1, 1, 1, 1], silent), MTP)
+    found, num_reached = drafted_tokens.token_facts(record([1, 1, 1, 1], silent), MTP, plain)
     assert [t.accepted for t in found] == [False] * 3
     assert num_reached == 3
 
