@@ -61,6 +61,16 @@ def test_a_loss_stays_with_the_baseline():
     assert (choice.arm, choice.verdict) == ("plain", "established")
 
 
+def test_a_gain_in_words():
+    def gain(point, low, high):
+        return decision_text.gain(Estimate(point=point, low=low, high=high, n=16))
+
+    assert gain(1.85, 1.82, 1.89) == "85% faster (82% to 89%)"
+    assert gain(0.59, 0.47, 0.76) == "41% slower (24% to 53%)"
+    assert gain(1.12, 0.99, 1.25) == "12% faster (-1% to +25%)"
+    assert gain(0.98, 0.66, 1.60) == "2% slower (-34% to +60%)"
+
+
 def test_what_is_open_is_not_decided_and_says_what_to_run():
     decision = decide_on(
         two_arms(0.06, spread=0.2),

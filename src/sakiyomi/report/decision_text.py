@@ -157,12 +157,15 @@ def tuning_sentences(rows: Sequence[Tuned], say: Language = EN) -> list[str]:
 
 
 def gain(ratio: Estimate, say: Language = EN) -> str:
-    """`85% faster (81% to 91%)`."""
-    sign = 1 if ratio.point >= 1 else -1
-    text = say("faster_by" if sign > 0 else "slower_by", share=f"{abs(ratio.point - 1):.0%}")
+    """`85% faster (81% to 91%)`; `2% slower (-34% to +60%)` where the direction is open."""
+    is_faster = ratio.point >= 1
+    text = say("faster_by" if is_faster else "slower_by", share=f"{abs(ratio.point - 1):.0%}")
     if ratio.low is None or ratio.high is None:
         return text
-    low, high = sorted((sign * (ratio.low - 1), sign * (ratio.high - 1)))
+    low, high = ratio.low - 1, ratio.high - 1
+    if low < 0 < high:
+        return say("with_interval", text=text, low=f"{low:+.0%}", high=f"{high:+.0%}")
+    low, high = sorted((abs(low), abs(high)))
     return say("with_interval", text=text, low=f"{low:.0%}", high=f"{high:.0%}")
 
 
