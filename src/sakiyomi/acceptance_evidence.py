@@ -62,7 +62,35 @@ def gather(
     facts: ArmFacts,
     qualities: Mapping[str, Quality],
 ) -> Evidence:
-    """Look at each source; the best stands first, estimates and those without drafts last."""
+    """Look at each source; the best stands first, estimates and those without drafts last.
+
+    Counters miss the requests of a pass that was killed or whose page did not come. Like is held
+    against like: where counters stand first, those requests are left out, and said.
+    """
+    void = {window.number for window in windows if window.delta is None}
+    if not 0 < len(void) < len(windows):
+        return _gather(requests, windows, facts, qualities)
+    counted = [request for request in requests if request.key.window not in void]
+    kept = [window for window in windows if window.number not in void]
+    inside = _gather(counted, kept, facts, qualities)
+    if not inside.found or inside.found[0].source == "counters":
+        return inside
+    return msgspec.structs.replace(
+        _gather(requests, [], facts, qualities),
+        disagreement=inside.disagreement,
+        foreign_share=inside.foreign_share,
+        resets=inside.resets,
+        lower_bound=inside.lower_bound,
+        can_tell=inside.can_tell,
+    )
+
+
+def _gather(
+    requests: Sequence[Measured],
+    windows: Sequence[Window],
+    facts: ArmFacts,
+    qualities: Mapping[str, Quality],
+) -> Evidence:
     good = [request for request in requests if request.error is None]
     answered = [request for request in good if request.response is not None]
     silent_share = 1 - len(answered) / len(good) if good else 0.0

@@ -206,9 +206,16 @@ def counter_reset(cell: CellFacts) -> Caution | None:
 
 
 def metrics_incomplete(cell: CellFacts) -> Caution | None:
-    """A page before or after a repeat could not be read."""
+    """A page before or after a pass could not be read, or the pass was killed before its end."""
     problems = [problem for window in cell.windows for problem in window.problems]
     notes = [note for window in cell.windows for note in window.notes]
+    void = {window.number for window in cell.windows if window.delta is None}
+    num_uncounted = sum(request.key.window in void for request in cell.requests)
+    if num_uncounted and len(void) < len(cell.windows):
+        problems.append(
+            f"{num_uncounted} of {len(cell.requests)} requests are of a pass without a page after "
+            "it: counters do not cover them"
+        )
     if not problems and not notes:
         return None
     texts = list(dict.fromkeys([*problems, *notes]))

@@ -18,6 +18,7 @@ class Window(msgspec.Struct, kw_only=True):
     arm: str
     load: str
     repeat: int
+    number: int = 0
     before: dict[str, EngineMetrics] = {}
     after: dict[str, EngineMetrics] = {}
     problems: list[str] = []
@@ -58,6 +59,7 @@ def read_windows(
                 arm=snapshot.arm,
                 load=snapshot.load,
                 repeat=snapshot.repeat,
+                number=snapshot.window,
             ),
         )
         if snapshot.clock_mhz is not None:

@@ -1,6 +1,7 @@
 """Which source tells a cell's acceptance: order, quality, and what is left aside."""
 
 import pytest
+from msgspec.structs import replace
 
 from sakiyomi import acceptance_evidence, cell_acceptance, cell_steps, steps
 from sakiyomi.analyse import analyse
@@ -121,6 +122,28 @@ def test_counters_confirm_what_the_stream_cannot_tell():
     assert evidence.found[1].total.num_draft_tokens == 9
     varying = gather(requests, [window(ZERO, counters(3.0, 7.0, 4.0, 8.0))], arm)
     assert sources(varying) == [("counters", "exact"), ("events", "estimated")]
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_counters_do_not_cover_a_pass_that_was_killed(told):
+    """Like is held against like: the killed pass has requests, and no page after it."""
+    arm = facts(**MTP)
+    metrics = {"num_spec_steps": 3, "num_draft_tokens": 9, "num_accepted_draft_tokens": 4}
+    evidence = {"metrics": {"speculative_decoding": metrics}} if told else {}
+    ended, killed = (
+        measure(record([4, 1, 2], start_s=at, evidence=evidence), arm) for at in (0, 9)
+    )
+    killed = replace(killed, key=replace(killed.key, window=2))
+    page = window(ZERO, counters(3.0, 9.0, 4.0, 8.0, 3.0))
+    half = replace(page, number=2, after={})
+    found = gather([ended, killed], [replace(page, number=1), half], arm)
+    assert found.disagreement is None
+    assert found.foreign_share == 0
+    accepted = cell_acceptance.report(found, arm, 1)
+    assert (accepted.source, accepted.quality) == ("per_request" if told else "counters", "exact")
+    assert accepted.num_drafts == (6 if told else 3)
+    assert accepted.draft_coverage == 1
+    assert accepted.unit == "conversation"
 
 
 def test_real_disagreement_is_said():

@@ -33,7 +33,7 @@ MEANINGS_JA: Mapping[str, str] = {
     "looked_after_every_repeat": "反復のたびに結果を見て、自動で終えました。区間はその分広くしてあります。",
     "looped_output": "回答がループしています。繰り返しは当てやすく、採択率を高く見せます。",
     "lossy_acceptance": "エンジンが本来選ばれないドラフトも採択しています（出力が変わります）。",
-    "metrics_incomplete": "メトリクスの一部が読めませんでした。",
+    "metrics_incomplete": "メトリクスの一部が読めないか、途中で止まった回の分がありません。",
     "metrics_unavailable": "メトリクスのページが読めません。",
     "no_answer_text": "思考だけで上限に達し、回答のないものがあります。",
     "no_drafts": "投機的デコードの構成なのに、ドラフトが見つかりません。",
