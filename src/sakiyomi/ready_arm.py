@@ -89,7 +89,6 @@ def _launch(
         port=port,
         probe=healthy,
         on_progress=lambda line, elapsed_s: job.progress.starting(arm.name, line, elapsed_s),
-        start_timeout_s=arm.start_timeout_s,
         remedies=engine.log_remedies,
         program=engine.program if not arm.command else "",
     )

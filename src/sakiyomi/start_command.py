@@ -4,8 +4,7 @@ import msgspec
 
 from sakiyomi.engines import find_engine
 from sakiyomi.engines.engine import CONFIG_FILE
-from sakiyomi.errors import EngineError
-from sakiyomi.launch import fill_command
+from sakiyomi.errors import EngineError, PlanError
 from sakiyomi.plan import Arm
 
 
@@ -43,6 +42,29 @@ def start_command(arm: Arm, port: int, config_path: str = CONFIG_FILE) -> StartC
         env=_env(arm, port),
         config_text=text,
     )
+
+
+def fill_command(arm: Arm, port: int) -> list[str]:
+    """The arm's `command` with `{model}` and `{port}` filled in.
+
+    A word `{args}` becomes all that sakiyomi would put after the engine's program: model, port,
+    the flags of the arm's speculation and its args.
+    """
+    command: list[str] = []
+    for word in arm.command:
+        if word == "{args}":
+            engine = find_engine(arm.engine)
+            if engine.command is None:
+                raise PlanError(
+                    f"arm {arm.name}: {{args}} in its command, but {engine.title} is not launched",
+                    "name the engine, or write its flags out",
+                )
+            command += engine.command(arm, port)[1:]
+        elif word == "{model}" and not arm.model:
+            raise PlanError(f"arm {arm.name}: its command has {{model}}", "give the arm a model")
+        else:
+            command.append(word.replace("{model}", arm.model or "").replace("{port}", str(port)))
+    return command
 
 
 def _env(arm: Arm, port: int) -> dict[str, str]:

@@ -14,9 +14,10 @@ import pytest
 
 from sakiyomi.engines.engine import LogRemedy
 from sakiyomi.errors import EngineError, PlanError
-from sakiyomi.launch import check_alive, fill_command, free_port, launch
+from sakiyomi.launch import check_alive, free_port, launch
 from sakiyomi.plan import Arm, Speculation
 from sakiyomi.redaction import redact
+from sakiyomi.start_command import fill_command
 from sakiyomi.strays import end_strays, find_strays, start_mark, state_folder
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="process groups of POSIX")

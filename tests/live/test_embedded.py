@@ -14,8 +14,9 @@ from sakiyomi.counter_growth import delta, total_speculation
 from sakiyomi.embedded import embedded_arms, self_draft_arm
 from sakiyomi.engines import llamacpp
 from sakiyomi.errors import EngineError, PlanError
-from sakiyomi.launch import fill_command, free_port, launch
+from sakiyomi.launch import free_port, launch
 from sakiyomi.record import RequestKey
+from sakiyomi.start_command import fill_command
 from sakiyomi.strays import start_mark
 
 pytestmark = pytest.mark.live

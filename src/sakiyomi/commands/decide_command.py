@@ -15,7 +15,6 @@ from sakiyomi.decide import Known, decide, judge_regression, with_regression
 from sakiyomi.decision import Decision
 from sakiyomi.engines import find_engine
 from sakiyomi.errors import CheckpointError, PlanError, SakiyomiError
-from sakiyomi.launch import fill_command
 from sakiyomi.lossless import TextCheck, settle_texts
 from sakiyomi.measured import Measured, is_speculative
 from sakiyomi.next_experiment import Source
@@ -26,6 +25,7 @@ from sakiyomi.redaction import has_hidden
 from sakiyomi.report import decision_text
 from sakiyomi.report import json as report_json
 from sakiyomi.results import Report
+from sakiyomi.start_command import fill_command
 from sakiyomi.store import RunReader
 from sakiyomi.tuning import tunable_arms
 

@@ -29,7 +29,6 @@ from sakiyomi.commands.why_command import why_pass
 from sakiyomi.drive import measure
 from sakiyomi.engines import ENGINES, find_engine
 from sakiyomi.errors import PlanError, SakiyomiError
-from sakiyomi.launch import end_strays, find_strays
 from sakiyomi.plan import Plan
 from sakiyomi.plan_files import read_plan, read_scenario
 from sakiyomi.record import RunFacts
@@ -40,6 +39,7 @@ from sakiyomi.report import text as report_text
 from sakiyomi.report.experiment_text import settle_lines
 from sakiyomi.scenario import Scenario
 from sakiyomi.store import RunReader, open_run
+from sakiyomi.strays import end_strays, find_strays
 from sakiyomi.urls import split_url
 from sakiyomi.workload import choose_schedule
 
