@@ -123,6 +123,12 @@ class Progress:
         self._task = self._bar.add_task("", total=num_requests)
         self._bar.start()
 
+    def expect_times(self, num_times: int) -> None:
+        """What was done so far will be done `num_times` in all: a run that ends itself."""
+        self._total = self._done * num_times
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, total=self._total)
+
     def advance(self, what: str, num_requests: int = 1) -> None:
         """So many more requests were answered, in the pass named `what`."""
         self._done += num_requests

@@ -5,7 +5,7 @@ import random
 import pytest
 from decide_makers import PLAIN_RATE, arm_facts, group, make_facts, make_report, request, two_arms
 
-from sakiyomi import sequential
+from sakiyomi import sequential, terminal
 from sakiyomi.commands.until_established import judge, num_repeats_within, parse_time
 from sakiyomi.errors import PlanError
 from sakiyomi.pairing import compare_arms, pair
@@ -106,3 +106,15 @@ def test_stopping_at_the_first_verdict_keeps_the_error():
                     num_false += 1
                     break
     assert num_false <= 15  # 5 % of 150 is 7.5; more than 15 in 1 of 200
+
+
+def test_the_time_left_is_that_of_the_repeats_within_the_budget(capsys, monkeypatch):
+    monkeypatch.setattr(terminal, "PLAIN_LINE_EVERY_S", 0.0)
+    progress = terminal.Progress()
+    progress.start(24 * 16)
+    progress.advance("first repeat", 16)
+    progress.expect_times(4)
+    progress.advance("second repeat", 16)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("16/384 requests, first repeat")
+    assert second.startswith("32/64 requests, second repeat")

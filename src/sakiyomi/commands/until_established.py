@@ -107,6 +107,7 @@ def watch(job: Job, budget_s: float) -> None:
             repeat_s = _first_repeat_s(job, elapsed_s)
             repeats = num_repeats_within(budget_s, elapsed_s, repeat_s, job.plan.repeats)
             known = Looks(look=0, max_looks=max(repeats - 1, 1))
+            job.progress.expect_times(max(repeats, 1))
             job.progress.say(
                 f"a repeat takes about {repeat_s:.0f} s: up to {max(repeats, 1)} repeats within "
                 f"the budget, a look after each from the "
