@@ -157,11 +157,6 @@ def predict_cell(cell: Cell, read: ReadBytes, device: Device | None, k: int) -> 
     return predict(read, device, context=cell.context_tokens or 0.0, batch=batch, k=k)
 
 
-def drafts_read(cell: Cell, read: ReadBytes) -> int:
-    """Draft passes that read bytes: k with a draft model or head, else 0 (n-gram and the like)."""
-    return (cell.num_speculative_tokens or 0) if read.draft else 0
-
-
 def _step(cell: Cell, read: ReadBytes, device: Device | None) -> StepExplanation | None:
     if cell.decode_tokens_per_s is None:
         return None
