@@ -7,10 +7,11 @@ from typing import Literal
 
 import msgspec
 
-from sakiyomi.discover import Endpoint, read_metrics
+from sakiyomi.discover import Endpoint
 from sakiyomi.environment import read_gpu
 from sakiyomi.errors import EngineError, MetricsError, SakiyomiError
 from sakiyomi.job import Job
+from sakiyomi.metrics_pages import read_metrics
 from sakiyomi.plan import ClosedLoad
 from sakiyomi.ready_arm import ReadyArm
 from sakiyomi.record import Caution, ErrorKind, RequestError, RequestKey, RequestRecord, Snapshot

@@ -6,18 +6,17 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi.client import Client, Response
+from sakiyomi.client import Client
 from sakiyomi.engines import ENGINES, find_engine, recognise, recognise_fingerprint
 from sakiyomi.engines.engine import Engine, ServerFacts, merge_settings
-from sakiyomi.errors import EngineError, MetricsError, RequestRefused
+from sakiyomi.errors import EngineError
+from sakiyomi.metrics_pages import find_metrics
 from sakiyomi.plan import Arm
-from sakiyomi.record import ArmFacts, Caution, EngineMetrics, RequestKey, RequestRecord
+from sakiyomi.record import ArmFacts, Caution, EngineMetrics
+from sakiyomi.request_probe import CHAT_PATH, AcceptedRequest, probe_request
 from sakiyomi.scenario import Sampling
-from sakiyomi.urls import api_root, api_url, page_candidates
+from sakiyomi.urls import api_root, api_url
 from sakiyomi.workload import request_body
-
-CHAT_PATH = "/v1/chat/completions"
-INCLUDE_USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,22 +26,19 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     engine: Engine
     facts: ArmFacts
     chat_url: str
-    fields: tuple[dict[str, Any], ...]
-    thinking: bool
-    """The server took the field that turns thinking on and off."""
-    max_tokens_field: str = "max_tokens"
+    request: AcceptedRequest
 
     def body(self, messages: list[dict[str, str]], sampling: Sampling) -> dict[str, Any]:
         """The body of a measured request."""
-        fields = list(self.fields)
-        if self.thinking and sampling.enable_thinking is not None:
+        fields = list(self.request.fields)
+        if self.request.takes_thinking and sampling.enable_thinking is not None:
             fields.append(self.engine.thinking_field(sampling.enable_thinking))
         return request_body(
             messages,
             sampling,
             model=self.facts.model,
             fields=[*fields, self.arm.request],
-            max_tokens_field=self.max_tokens_field,
+            max_tokens_field=self.request.max_tokens_field,
         )
 
 
@@ -67,15 +63,15 @@ async def discover(
     if api != root and not models:
         models = await _models(client, api)
     model = _choose_model(arm, models or engine.read_server(pages).models, root)
-    probed = await _probe_request(client, arm, engine, api, model, say)
-    signed = recognise_fingerprint(probed[-1].system_fingerprint)
+    request = await probe_request(client, arm, engine, api, model, say)
+    signed = recognise_fingerprint(request.answer.system_fingerprint)
     if engine.name == arm.engine == "openai" and signed:
         engine = find_engine(signed)
-        probed = await _probe_request(client, arm, engine, api, model, say)
-    fields, thinking, cap, record = probed
+        request = await probe_request(client, arm, engine, api, model, say)
+    fingerprint = request.answer.system_fingerprint
     told = engine.read_server(pages)
-    metrics_urls, metrics = await _metrics(client, engine, arm, root, model, say)
-    version = told.engine_version or _version_from(engine, record)
+    metrics_urls, metrics = await find_metrics(client, engine, arm, root, model, say)
+    version = told.engine_version or _version_from(engine, fingerprint)
     if argv:
         _advise_args(engine, arm, version, say)
     facts = msgspec.structs.replace(
@@ -84,19 +80,17 @@ async def discover(
         model=model,
         argv=argv,
         engine_version=version,
-        request_fields=tuple(key for field in fields for key in field),
+        request_fields=tuple(key for field in request.fields for key in field),
         metrics_urls=metrics_urls,
         model_path=told.model_path or (arm.model if argv else None),
-        settings=_settings(told, metrics, engine.read_log(log), record.system_fingerprint),
+        settings=_settings(told, metrics, engine.read_log(log), fingerprint),
     )
     return Endpoint(
         arm=arm,
         engine=engine,
         facts=facts,
         chat_url=api_url(api, CHAT_PATH),
-        fields=fields,
-        thinking=thinking,
-        max_tokens_field=cap,
+        request=request,
     )
 
 
@@ -232,145 +226,7 @@ def _choose_model(arm: Arm, served: tuple[str, ...], root: str) -> str | None:
     raise EngineError(f"{root} does not serve {arm.model!r}", "it serves: " + ", ".join(served[:8]))
 
 
-async def read_metrics(
-    client: Client, engine: Engine, url: str, model: str | None
-) -> tuple[Response, EngineMetrics]:
-    """Fetch and read one metrics page. Raises MetricsError that says what to do."""
-    response = await fetch_metrics(client, engine, url)
-    return response, engine.read_metrics(response.text, model)
-
-
-async def fetch_metrics(
-    client: Client, engine: Engine, url: str, *, timeout_s: float = 20
-) -> Response:
-    """A metrics page that answered 200. Raises MetricsError that says what to do."""
-    try:
-        response = await client.fetch(url, timeout_s=timeout_s)
-    except EngineError as error:
-        raise MetricsError(error.message, error.hint) from error
-    if response.status in (401, 403):
-        raise MetricsError(
-            f"{url}: HTTP {response.status}, the metrics page asks for an API key",
-            "name the environment variable that holds it: --api-key-env NAME",
-        )
-    if response.status != 200:
-        raise MetricsError(f"{url}: HTTP {response.status}", engine.metrics_hint)
-    return response
-
-
-async def _metrics(
-    client: Client,
-    engine: Engine,
-    arm: Arm,
-    root: str,
-    model: str | None,
-    say: Callable[[Caution], None],
-) -> tuple[tuple[str, ...], EngineMetrics | None]:
-    """The metrics pages that answer, and what the first one says."""
-    if not engine.metrics_paths and not arm.metrics_urls:
-        return (), None
-    asked = arm.metrics_urls or page_candidates(root, engine.metrics_paths)
-    found: list[str] = []
-    metrics, problems = None, []
-    for url in asked:
-        try:
-            _, page = await read_metrics(client, engine, url, model)
-        except MetricsError as error:
-            problems.append(error)
-            continue
-        found.append(url)
-        metrics = metrics or page
-        if not arm.metrics_urls:
-            break
-    if (arm.metrics_urls and problems) or (not found and problems):
-        worst = problems[0]
-        say(
-            Caution(
-                kind="metrics_unavailable",
-                message=f"{arm.name}: no metrics: {worst.message}. {worst.hint}".strip(),
-                detail={"arm": arm.name, "asked": list(asked)},
-            )
-        )
-    return tuple(found), metrics
-
-
-async def _probe_request(
-    client: Client,
-    arm: Arm,
-    engine: Engine,
-    root: str,
-    model: str | None,
-    say: Callable[[Caution], None],
-) -> tuple[tuple[dict[str, Any], ...], bool, str, RequestRecord]:
-    """Find the best request that the server takes: all optional fields, or those not refused."""
-    cap = "max_tokens"
-    thinking = engine.thinking_field(False)
-
-    async def attempt(*fields: dict[str, Any]) -> RequestRecord:
-        body = request_body(
-            [{"role": "user", "content": "Say hello."}],
-            Sampling(max_tokens=8),
-            model=model,
-            fields=[*fields, arm.request],
-            max_tokens_field=cap,
-        )
-        key = RequestKey("probe", "", "", 0, arm.name, "", 0, 0.0, warmup=True)
-        return await client.stream(
-            api_url(root, CHAT_PATH), body, key, tokens_per_event=engine.tokens_per_event
-        )
-
-    wanted = (INCLUDE_USAGE, *engine.request_fields)
-    record = await attempt(*wanted, thinking)
-    if not _refused(record):
-        _check_answer(record, root)
-        return wanted, True, cap, record
-    record = await attempt()
-    if _refused(record):
-        cap = "max_completion_tokens"
-        other = await attempt()
-        cap, record = ("max_tokens", record) if _refused(other) else (cap, other)
-    _check_answer(record, root)
-    taken: tuple[dict[str, Any], ...] = ()
-    refused: list[str] = []
-    for field in wanted:
-        trial = await attempt(*taken, field)
-        if trial.error is None:
-            taken, record = (*taken, field), trial
-        else:
-            refused.extend(field)
-    accepts_thinking = (await attempt(*taken, thinking)).error is None
-    if not accepts_thinking:
-        refused.extend(thinking)
-    say(
-        Caution(
-            kind="fields_refused",
-            message=f"{arm.name}: the server refuses {', '.join(dict.fromkeys(refused))}; "
-            "the measured requests go without",
-            detail={"arm": arm.name, "fields": list(dict.fromkeys(refused))},
-        )
-    )
-    return taken, accepts_thinking, cap, record
-
-
-def _refused(record: RequestRecord) -> bool:
-    return record.error is not None and record.error.status in (400, 422)
-
-
-def _check_answer(record: RequestRecord, root: str) -> None:
-    """Raise EngineError when even the plainest request fails."""
-    error = record.error
-    if error is None:
-        return
-    hint = {
-        401: "name the environment variable that holds the key: --api-key-env NAME",
-        403: "name the environment variable that holds the key: --api-key-env NAME",
-        404: "give the base URL, with or without /v1, and a model that is served",
-    }.get(error.status or 0, "send it a request by hand; the server's own log says more")
-    kind = RequestRefused if _refused(record) else EngineError
-    raise kind(f"{api_url(root, CHAT_PATH)}: a first request failed: {error.message}", hint)
-
-
-def _version_from(engine: Engine, record: RequestRecord) -> str | None:
+def _version_from(engine: Engine, fingerprint: str | None) -> str | None:
     """The version in the fingerprint, for engines that sign their answers with it."""
-    found = re.search(engine.fingerprint, record.system_fingerprint or "")
+    found = re.search(engine.fingerprint, fingerprint or "")
     return found.groupdict().get("version") if engine.fingerprint and found else None

@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Sequence
 import msgspec
 
 from sakiyomi.client import Client, Response
-from sakiyomi.discover import fetch_metrics, recognise_server
+from sakiyomi.discover import recognise_server
 from sakiyomi.engines import engines_on
 from sakiyomi.engines.engine import Engine
 from sakiyomi.errors import MetricsError
+from sakiyomi.metrics_pages import fetch_metrics
 from sakiyomi.plan import Arm
 from sakiyomi.readings import PageReading, Subject
 from sakiyomi.record import EngineMetrics
