@@ -58,7 +58,7 @@ def server_changes(
 
 
 def _answers(requests: Sequence[Measured]) -> Iterator[Seen]:
-    for request in sorted(requests, key=lambda one: one.sent_at_s):
+    for request in sorted(requests, key=lambda one: (one.key.window, one.sent_at_s)):
         for field in ANSWER_FIELDS:
             if (value := getattr(request, field)) is not None:
                 yield Seen(request.key.window, field, value)

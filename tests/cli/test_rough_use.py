@@ -1,10 +1,12 @@
 """The command in rough hands: closed pipes, full disks, flags that cannot be meant."""
 
+import http.server
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -257,3 +259,28 @@ def test_f66_a_self_signed_server(sakiyomi, fake_engine, certificates):
     for done in (unchecked, sakiyomi("run", "--resume", "i", "--insecure", "--json")):
         assert [c["kind"] for c in json.loads(done.stdout)["cautions"]] == ["tls_not_verified"]
         assert json.loads(done.stdout)["cells"][0]["num_failed"] == 0
+
+
+def test_a_redirect_names_the_address_to_give(sakiyomi, fake_engine):
+    """http to another port, as a gateway does it: a request is not sent on with its times."""
+    target = fake_engine()
+
+    class Redirect(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(307)
+            self.send_header("Location", target + self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_POST = do_GET  # noqa: N815 - the library's name
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as gateway:
+        threading.Thread(target=gateway.serve_forever, daemon=True).start()
+        done = sakiyomi("run", "--url", f"http://127.0.0.1:{gateway.server_port}", *QUICK)
+        gateway.shutdown()
+    assert done.returncode == 1
+    assert f"307 Temporary Redirect:  (to {target}/v1/chat/completions" in done.stderr
+    assert "give --url the address that it redirects to" in done.stderr
