@@ -29,11 +29,13 @@ def pair(arm: Sequence[Measured], baseline: Sequence[Measured]) -> list[Paired]:
     """Pair decode rates by conversation and repeat: same prompt, alternating arms.
 
     A conversation's rate in a repeat is its decoded tokens over its decoding time, all turns
-    together.
+    together. Steps are left out where events of the cell hold several and nobody tells how many:
+    the others then may hold several too.
     """
     ours, theirs = _rates(arm), _rates(baseline)
     steps: dict[str, list[float]] = {}
-    for request in arm:
+    merged = any(r.num_merged_steps and r.num_told_steps is None for r in arm)
+    for request in [] if merged else arm:
         if request.error is None and request.decoding is not None:
             unit = steps.setdefault(request.key.conversation_id, [0.0, 0.0])
             unit[0] += request.decoding[0]

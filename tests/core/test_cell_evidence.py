@@ -171,6 +171,17 @@ def test_merged_chunks_are_no_steps():
     assert cell_steps.tokens_per_step([one], served, 1).point == 11 / 4
 
 
+def test_merged_chunks_give_no_step_cost():
+    """Two steps an event: the second answer shows none of more than k + 1 tokens, and has some."""
+    arm = facts(**MTP)
+    ours = [measure(record(sizes, conversation=c), arm) for c, sizes in (("c", [8, 2]), ("d", [4]))]
+    theirs = [measure(record([1] * 9, conversation=c), facts()) for c in "cd"]
+    assert [unit.num_steps for unit in pair(ours[1:], theirs)] == [1]
+    units = pair(ours, theirs)
+    assert [(unit.num_step_tokens, unit.num_steps) for unit in units] == [(0, 0), (0, 0)]
+    assert all(unit.log_ratios for unit in units)
+
+
 def test_the_servers_own_steps_stand_where_events_hold_several():
     """Japanese on SGLang: five steps, of which two brought half a character and no event."""
     arm = facts("sglang", **MTP)
