@@ -4,9 +4,7 @@ A failed request is data: its record tells what failed and keeps what arrived.
 """
 
 import asyncio
-import ssl
 import time
-from collections import defaultdict
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urljoin
@@ -15,15 +13,13 @@ import msgspec
 
 from sakiyomi import __version__
 from sakiyomi.answer import Answer, Timeouts
-from sakiyomi.connection import Clock, ConnectFailure, Connection, Exchange, open_connection
+from sakiyomi.api_key import ApiKey
+from sakiyomi.connection import Clock, ConnectFailure, Exchange
+from sakiyomi.connection_pool import ConnectionPool
 from sakiyomi.errors import EngineError
 from sakiyomi.record import RequestError, RequestKey, RequestRecord
 from sakiyomi.stream import TokenStream
 from sakiyomi.urls import Address, same_host, split_url
-
-IDLE_LIMIT_S = 4.0
-"""A connection idle for longer is not used again: servers close theirs after 5 s (uvicorn's
-timeout_keep_alive, Node's keepAliveTimeout, cpp-httplib's keep-alive timeout), maybe just now."""
 
 __all__ = ["Client", "Response", "Timeouts"]
 
@@ -33,7 +29,6 @@ HUNG_UP_S = 0.1
 that is in `connect_s`."""
 
 MAX_REDIRECTS = 3
-_NUM_OPENED_AT_ONCE = 64
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,14 +64,10 @@ class Client:
         clock: Clock = time.perf_counter,
     ) -> None:
         self._timeouts = timeouts
-        self._ca_file = ca_file
-        self._insecure = insecure
-        self._api_key = _checked_key(api_key)
+        self._key = ApiKey(api_key)
         self._api_url = api_url
         self._clock = clock
-        self._tls: ssl.SSLContext | None = None
-        self._idle: dict[tuple[str, str, int], list[Connection]] = defaultdict(list)
-        self._open: set[Connection] = set()
+        self._pool = ConnectionPool(clock, timeouts.connect_s, ca_file=ca_file, insecure=insecure)
         self._running: dict[Exchange, str] = {}
 
     async def __aenter__(self) -> Self:
@@ -92,12 +83,7 @@ class Client:
 
     async def close(self) -> None:
         """Close every connection."""
-        connections = list(self._open)
-        for connection in connections:
-            connection.abort()
-        self._idle.clear()
-        await asyncio.gather(*(connection.closed for connection in connections))
-        self._open.clear()
+        await self._pool.close()
 
     def abort(self, request_id: str | None = None) -> int:
         """Give up on the running request of this id, or on all: their records say `cancelled`."""
@@ -114,13 +100,8 @@ class Client:
         """Have this many connections open; the seconds it took. Raises EngineError."""
         address = self._address(url)
         started_at_s = self._clock()
-        idle = self._idle[address[:3]]
-        idle[:] = [connection for connection in idle if self._is_fresh(connection)]
         try:
-            while (missing := num_connections - len(idle)) > 0:
-                idle += await asyncio.gather(
-                    *(self._connect(address) for _ in range(min(missing, _NUM_OPENED_AT_ONCE)))
-                )
+            await self._pool.fill(address, num_connections)
         except ConnectFailure as error:
             raise EngineError(f"{url}: {error.message}", error.hint) from error
         return self._clock() - started_at_s
@@ -185,16 +166,14 @@ class Client:
 
     async def _fetch_once(self, url: str, method: str, payload: bytes | None) -> Response:
         address = self._address(url)
-        connection = await self._connect(address)
+        connection = await self._pool.open(address)
         pieces: list[bytes] = []
         exchange = Exchange(pieces.append)
         connection.send(exchange, self._request(method, url, address, payload, close=True))
         try:
             await exchange.ended
         finally:
-            connection.release()
-            connection.abort()
-            self._open.discard(connection)
+            self._pool.discard(connection)
         if exchange.ending != "complete":
             reason = exchange.error.message if exchange.error else exchange.cause
             raise EngineError(
@@ -205,8 +184,11 @@ class Client:
         return Response(
             url=url,
             status=exchange.status,
-            headers={name: self._redact(value) for name, value in exchange.headers.items()},
-            body=self._redact_bytes(b"".join(pieces)),
+            headers={
+                name: self._key.hide(value.encode()).decode()
+                for name, value in exchange.headers.items()
+            },
+            body=self._key.hide(b"".join(pieces)),
             at_s=exchange.at_s,
         )
 
@@ -227,9 +209,8 @@ class Client:
     ) -> None:
         """Send a request and wait until its answer ends, one way or another."""
         if not reuse:
-            for connection in self._idle.pop(address[:3], []):
-                connection.abort()
-        connection, answer.connect_s = await self._acquire(address)
+            self._pool.drop_idle(address)
+        connection, answer.connect_s = await self._pool.acquire(address)
         exchange = answer.exchange
         self._running[exchange] = request_id
         answer.sent_at_s = self._clock()
@@ -249,39 +230,7 @@ class Client:
                 and exchange.ending in ("cut", "reset")
                 and self._clock() - answer.sent_at_s < HUNG_UP_S
             )
-            self._release(address, connection)
-
-    async def _acquire(self, address: Address) -> tuple[Connection, float]:
-        """An open connection, and the seconds it took to open one where none was."""
-        idle = self._idle[address[:3]]
-        while idle:
-            connection = idle.pop()
-            if self._is_fresh(connection):
-                return connection, 0.0
-        started_at_s = self._clock()
-        connection = await self._connect(address)
-        return connection, self._clock() - started_at_s
-
-    async def _connect(self, address: Address) -> Connection:
-        if address.scheme == "https" and self._tls is None:
-            self._tls = _tls_context(self._ca_file, insecure=self._insecure)
-        connection = await open_connection(
-            address, self._clock, self._tls, self._timeouts.connect_s
-        )
-        self._open.add(connection)
-        connection.closed.add_done_callback(lambda _: self._open.discard(connection))
-        return connection
-
-    def _is_fresh(self, connection: Connection) -> bool:
-        """Whether an idle connection can carry a request; closes it otherwise."""
-        if connection.is_open and self._clock() - connection.idle_since_s < IDLE_LIMIT_S:
-            return True
-        connection.abort()
-        return False
-
-    def _release(self, address: Address, connection: Connection) -> None:
-        if connection.release():
-            self._idle[address[:3]].append(connection)
+            self._pool.release(address, connection)
 
     def _request(
         self, method: str, url: str, address: Address, payload: bytes | None, *, close: bool = False
@@ -294,8 +243,8 @@ class Client:
             "Accept: */*",
             "Accept-Encoding: identity",
         ]
-        if self._api_key and same_host(url, self._api_url or url):
-            lines.append(f"Authorization: Bearer {self._api_key}")
+        if self._key.text and same_host(url, self._api_url or url):
+            lines.append(f"Authorization: Bearer {self._key.text}")
         if close:
             lines.append("Connection: close")
         if payload is not None:
@@ -320,50 +269,4 @@ class Client:
             max_tokens=cap if isinstance(cap, int) else None,
             **fields,
         )
-        if self._is_echoed(record):
-            clean = self._redact_bytes(msgspec.json.encode(record))
-            return msgspec.json.decode(clean, type=RequestRecord)
-        return record
-
-    def _is_echoed(self, record: RequestRecord) -> bool:
-        """Whether a server gave the key back; then the record must not carry it."""
-        if not self._api_key or len(self._api_key) < 8:
-            return False  # `EMPTY`, `x`: a word that stands for no key
-        said = [*record.event_text, record.error.message if record.error else "", record.model]
-        return any(self._api_key in text for text in said if text) or (
-            self._api_key.encode() in msgspec.json.encode(record.evidence)
-        )
-
-    def _redact(self, text: str) -> str:
-        return self._redact_bytes(text.encode()).decode()
-
-    def _redact_bytes(self, data: bytes) -> bytes:
-        if not self._api_key or len(self._api_key) < 8:
-            return data
-        return data.replace(self._api_key.encode(), b"***")
-
-
-def _tls_context(ca_file: str | None, *, insecure: bool) -> ssl.SSLContext:
-    """Verified by the system's authorities (SSL_CERT_FILE is OpenSSL's own) and `ca_file`."""
-    context = ssl.create_default_context()
-    if ca_file:
-        try:
-            context.load_verify_locations(ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise EngineError(
-                f"the certificate file {ca_file} cannot be read: {error}", "give a PEM file"
-            ) from error
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _checked_key(api_key: str | None) -> str | None:
-    """The key without the line end of the file it came from."""
-    key = (api_key or "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise EngineError(
-            "the API key has characters that no header can carry", "check its variable"
-        )
-    return key or None
+        return self._key.without(record)
