@@ -231,8 +231,9 @@ def test_stopping_twice_is_no_failure_and_counts_no_token_of_others(fake_engine,
     done = shell('"$@"', "run", "--resume", "r", "--json")
     (cell,) = json.loads(done.stdout)["cells"]
     assert (cell["num_requests"], cell["num_failed"]) == (8, 0)
-    kinds = {caution["kind"] for caution in cell["cautions"]}
-    assert not kinds & {"other_traffic", "sources_disagree", "metrics_incomplete"}
+    said = {caution["kind"]: caution["message"] for caution in cell["cautions"]}
+    assert not said.keys() & {"other_traffic", "sources_disagree"}
+    assert "8 requests are of a pass without a page after it" in said["metrics_incomplete"]
 
 
 @pytest.fixture(scope="module")
