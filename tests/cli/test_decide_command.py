@@ -188,7 +188,9 @@ def test_the_founding_case_decides(sakiyomi):
     done = sakiyomi("decide", "founding-case", "--gate")
     assert done.returncode == 4
     text = " ".join(done.stdout.split())
-    assert "ja_chat: keep plain for now. Not established: mtp-k3 is 12% faster (-1% to +25%)" in text
+    assert (
+        "ja_chat: keep plain for now. Not established: mtp-k3 is 12% faster (-1% to +25%)" in text
+    )
     assert "code_agent: use mtp-k3. It is 85% faster" in text
     assert "Best k: 2 (" in text
 
