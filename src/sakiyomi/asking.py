@@ -57,7 +57,7 @@ async def run_pass(asking: Asking, todo: list[Conversation]) -> None:
         num_workers = min(load.max_concurrency, len(todo))
         if load.max_concurrency > len(todo):
             asking.say(_too_few_for_load(asking, load.max_concurrency, len(todo)))
-    await asking.ready.client.preopen(asking.endpoint.chat_url, num_workers)
+    await asking.ready.client.preopen(asking.endpoint.generation_url, num_workers)
     await _snapshot(asking, "before")
     starts = arrivals(load, len(todo), asking.job.plan.seed + asking.this.repeat)
     try:
@@ -145,7 +145,7 @@ async def _ask(asking: Asking, messages: list[dict[str, str]], key: RequestKey) 
     endpoint = asking.endpoint
     try:
         record = await asking.ready.client.stream(
-            endpoint.chat_url,
+            endpoint.generation_url,
             endpoint.body(messages, asking.job.scenarios[key.scenario].sampling),
             key,
             tokens_per_event=endpoint.engine.tokens_per_event,

@@ -13,9 +13,9 @@ from sakiyomi.errors import EngineError
 from sakiyomi.metrics_pages import find_metrics
 from sakiyomi.plan import Arm
 from sakiyomi.record import ArmFacts, Caution, EngineMetrics
-from sakiyomi.request_probe import CHAT_PATH, AcceptedRequest, probe_request
+from sakiyomi.request_probe import AcceptedRequest, generation_url, probe_request
 from sakiyomi.scenario import Sampling
-from sakiyomi.urls import api_root, api_url
+from sakiyomi.urls import api_root
 from sakiyomi.workload import request_body
 
 
@@ -25,7 +25,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     arm: Arm
     engine: Engine
     facts: ArmFacts
-    chat_url: str
+    generation_url: str
     request: AcceptedRequest
 
     def body(self, messages: list[dict[str, str]], sampling: Sampling) -> dict[str, Any]:
@@ -39,6 +39,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
             model=self.facts.model,
             fields=[*fields, self.arm.request],
             max_tokens_field=self.request.max_tokens_field,
+            as_text=self.arm.asks_completions,
         )
 
 
@@ -89,7 +90,7 @@ async def discover(
         arm=arm,
         engine=engine,
         facts=facts,
-        chat_url=api_url(api, CHAT_PATH),
+        generation_url=generation_url(api, arm),
         request=request,
     )
 

@@ -187,7 +187,10 @@ class _Drive:
             nonce = make_nonce(self.job.facts.run_id, conversation.conversation_id, -1 - number)
             body = endpoint.body(opening(conversation, nonce), scenario.sampling)
             record = await ready.client.stream(
-                endpoint.chat_url, body, key, tokens_per_event=endpoint.engine.tokens_per_event
+                endpoint.generation_url,
+                body,
+                key,
+                tokens_per_event=endpoint.engine.tokens_per_event,
             )
             self.job.writer.append(record)
 

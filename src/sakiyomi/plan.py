@@ -50,8 +50,17 @@ class Arm(Value, frozen=True):
     env: dict[str, str] = {}
     api_key_env: str | None = None
     start_timeout_s: Seconds = 900.0
+    endpoint: Literal["chat", "completions"] = "chat"
+    """`completions`: for a model without a chat template; a URL that ends so means it too."""
     request: dict[str, Any] = {}
     """Body keys sent with every request of this arm (mlx-lm's `num_draft_tokens`, say)."""
+
+    @property
+    def asks_completions(self) -> bool:
+        """Whether prompts go out as plain text."""
+        return self.endpoint == "completions" or bool(
+            self.url and self.url.rstrip("/").endswith("/v1/completions")
+        )
 
 
 class ClosedLoad(Value, frozen=True, tag_field="model", tag="closed"):
@@ -158,6 +167,12 @@ def parse_plan(raw: Any, where: str = "plan") -> Plan:
                 )
     for index, arm in enumerate(plan.arms):
         _check_arm(arm, f"{where}: arms[{index}]")
+        if arm.asks_completions != plan.arms[0].asks_completions:
+            raise PlanError(
+                f"{where}: arms[{index}].endpoint: {plan.arms[0].name} and {arm.name} ask chat and "
+                "completions: their prompts differ",
+                "ask the same endpoint of all arms",
+            )
     for path in plan.slo:
         if path not in [scenario.name for scenario in plan.scenarios]:
             raise PlanError(

@@ -14,7 +14,6 @@ from sakiyomi.scenario import Sampling
 from sakiyomi.urls import api_url
 from sakiyomi.workload import request_body
 
-CHAT_PATH = "/v1/chat/completions"
 INCLUDE_USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
 
@@ -40,7 +39,9 @@ async def probe_request(
 ) -> AcceptedRequest:
     """Find the best request that the server takes: all optional fields, or those not refused."""
     cap = "max_tokens"
-    thinking = engine.thinking_field(False)
+    url = generation_url(root, arm)
+    # only a chat template can think
+    thinking = {} if arm.asks_completions else engine.thinking_field(False)
 
     async def attempt(*fields: dict[str, Any]) -> RequestRecord:
         body = request_body(
@@ -49,23 +50,24 @@ async def probe_request(
             model=model,
             fields=[*fields, arm.request],
             max_tokens_field=cap,
+            as_text=arm.asks_completions,
         )
         key = RequestKey("probe", "", "", 0, arm.name, "", 0, 0.0, warmup=True)
-        return await client.stream(
-            api_url(root, CHAT_PATH), body, key, tokens_per_event=engine.tokens_per_event
-        )
+        return await client.stream(url, body, key, tokens_per_event=engine.tokens_per_event)
 
     wanted = (INCLUDE_USAGE, *engine.request_fields)
     record = await attempt(*wanted, thinking)
     if not _refused(record):
-        _check_answer(record, root)
-        return AcceptedRequest(wanted, takes_thinking=True, max_tokens_field=cap, answer=record)
+        _check_answer(record, url)
+        return AcceptedRequest(
+            wanted, takes_thinking=bool(thinking), max_tokens_field=cap, answer=record
+        )
     record = await attempt()
     if _refused(record):
         cap = "max_completion_tokens"
         other = await attempt()
         cap, record = ("max_tokens", record) if _refused(other) else (cap, other)
-    _check_answer(record, root)
+    _check_answer(record, url)
     taken: tuple[dict[str, Any], ...] = ()
     refused: list[str] = []
     for field in wanted:
@@ -74,8 +76,8 @@ async def probe_request(
             taken, record = (*taken, field), trial
         else:
             refused.extend(field)
-    accepts_thinking = (await attempt(*taken, thinking)).error is None
-    if not accepts_thinking:
+    accepts_thinking = bool(thinking) and (await attempt(*taken, thinking)).error is None
+    if thinking and not accepts_thinking:
         refused.extend(thinking)
     say(
         Caution(
@@ -94,7 +96,12 @@ def _refused(record: RequestRecord) -> bool:
     return record.error is not None and record.error.status in (400, 422)
 
 
-def _check_answer(record: RequestRecord, root: str) -> None:
+def generation_url(root: str, arm: Arm) -> str:
+    """Where an arm's requests go."""
+    return api_url(root, "/v1/completions" if arm.asks_completions else "/v1/chat/completions")
+
+
+def _check_answer(record: RequestRecord, url: str) -> None:
     """Raise EngineError when even the plainest request fails."""
     error = record.error
     if error is None:
@@ -107,4 +114,4 @@ def _check_answer(record: RequestRecord, root: str) -> None:
     if 300 <= (error.status or 0) < 400:
         hint = "requests are not sent on: give --url the address that it redirects to"
     kind = RequestRefused if _refused(record) else EngineError
-    raise kind(f"{api_url(root, CHAT_PATH)}: a first request failed: {error.message}", hint)
+    raise kind(f"{url}: a first request failed: {error.message}", hint)

@@ -94,9 +94,17 @@ def request_body(
     model: str | None,
     fields: Sequence[dict[str, Any]],
     max_tokens_field: str = "max_tokens",
+    as_text: bool = False,
 ) -> dict[str, Any]:
-    """The body of a streaming chat request; `fields` are merged in, objects key by key."""
-    body: dict[str, Any] = {"messages": list(messages), "stream": True}
+    """The body of a streaming request; `fields` are merged in, objects key by key.
+
+    `as_text`: for completions; the messages as paragraphs, without roles.
+    """
+    body: dict[str, Any] = {"stream": True}
+    if as_text:
+        body["prompt"] = "\n\n".join(message["content"] for message in messages)
+    else:
+        body["messages"] = list(messages)
     if model:
         body["model"] = model
     body[max_tokens_field] = sampling.max_tokens

@@ -7,6 +7,7 @@ import argparse
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -79,7 +80,9 @@ def why_plan(plan: Plan, sizes: Mapping[str, int]) -> Plan:
 
     Greedy, so that a plain arm's alternatives are those of the speculative arm's own text.
     """
-    asked = {"logprobs": True, "top_logprobs": NUM_ALTERNATIVES}
+    asked: dict[str, Any] = {"logprobs": True, "top_logprobs": NUM_ALTERNATIVES}
+    if plan.arms[0].asks_completions:
+        asked = {"logprobs": NUM_ALTERNATIVES}
     return msgspec.structs.replace(
         plan,
         name=f"{plan.name} why",
