@@ -79,16 +79,18 @@ async def probe_request(
     accepts_thinking = bool(thinking) and (await attempt(*taken, thinking)).error is None
     if thinking and not accepts_thinking:
         refused.extend(thinking)
-    say(
-        Caution(
-            kind="fields_refused",
-            message=f"{arm.name}: the server refuses {', '.join(dict.fromkeys(refused))}; "
-            "the measured requests go without",
-            detail={"arm": arm.name, "fields": list(dict.fromkeys(refused))},
-        )
-    )
+    say(_fields_refused(arm, list(dict.fromkeys(refused))))
     return AcceptedRequest(
         taken, takes_thinking=accepts_thinking, max_tokens_field=cap, answer=record
+    )
+
+
+def _fields_refused(arm: Arm, fields: list[str]) -> Caution:
+    return Caution(
+        kind="fields_refused",
+        message=f"{arm.name}: the server refuses {', '.join(fields)}; "
+        "the measured requests go without",
+        detail={"arm": arm.name, "fields": fields},
     )
 
 
