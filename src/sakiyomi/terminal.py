@@ -91,8 +91,9 @@ def live() -> "Iterator[Callable[[str], None]]":
 class Progress:
     """How far a run is: a bar with the time left on a terminal, plain lines otherwise."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, unit: str = "requests") -> None:
         self._quiet = quiet
+        self._unit = unit
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
         self._total = 0
@@ -138,7 +139,7 @@ class Progress:
             now = time.perf_counter()
             self._next_line_at_s = now + PLAIN_LINE_EVERY_S
             left_s = (now - self._started_at_s) / self._done * (self._total - self._done)
-            warn(f"{self._done}/{self._total} requests, {what}, about {left_s:.0f} s left")
+            warn(f"{self._done}/{self._total} {self._unit}, {what}, about {left_s:.0f} s left")
 
     def say(self, text: str) -> None:
         """A line that stays: an engine starts, a repeat begins, a caution."""

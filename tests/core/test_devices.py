@@ -1,11 +1,13 @@
 """Devices by loose names, machines by what they say of themselves, and the read measurement."""
 
 import mmap
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from sakiyomi.errors import CheckpointError
-from sakiyomi.models.bandwidth import measure, measure_cpu
+from sakiyomi.models.bandwidth import GPU_BUFFER_BYTES, measure, measure_cpu, measure_gpu
 from sakiyomi.models.devices import find_device, gpu_device, known_devices, read_machine
 from sakiyomi.models.roofline import Device
 
@@ -93,3 +95,76 @@ def test_a_measured_device_says_how(monkeypatch):
     assert device.measured_bytes_per_s > 0
     assert "read" in device.measured_kind
     assert device.nominal_bytes_per_s is None
+
+
+# ---- a GPU, with stand-ins for torch and cupy whose clocks are known
+
+
+class Event:
+    """Counts the milliseconds that work takes on the stand-in's device."""
+
+    now_ms = 0.0
+
+    def __init__(self, **_):
+        self.at_ms = None
+
+    def record(self):
+        self.at_ms = Event.now_ms
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return end.at_ms - self.at_ms
+
+
+class Buffer:
+    def __init__(self, num_elements, **options):
+        self.num_bytes = 4 * num_elements
+        self.device = options.get("device")
+
+    def sum(self):
+        assert self.num_bytes == GPU_BUFFER_BYTES
+        Event.now_ms += 2.0
+
+
+def stand_in_torch(*, available=True, ones=Buffer):
+    cuda = SimpleNamespace(Event=Event, synchronize=lambda: None, is_available=lambda: available)
+    return SimpleNamespace(ones=ones, float32="float32", cuda=cuda)
+
+
+def stand_in_cupy():
+    cuda = SimpleNamespace(Event=Event, get_elapsed_time=lambda start, end: end.at_ms - start.at_ms)
+    return SimpleNamespace(ones=Buffer, float32="float32", cuda=cuda)
+
+
+@pytest.mark.parametrize(
+    ("torch", "cupy", "kind"),
+    [
+        (stand_in_torch(), None, "torch"),
+        (None, stand_in_cupy(), "cupy"),
+        (stand_in_torch(available=False), stand_in_cupy(), "cupy"),  # a build for the processor
+    ],
+)
+def test_a_gpus_bandwidth_is_bytes_over_the_events_time(monkeypatch, torch, cupy, kind):
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    rate, words = measure_gpu()
+    assert rate == pytest.approx(GPU_BUFFER_BYTES / 0.002)
+    assert kind in words
+
+
+def test_a_gpu_needs_a_library_and_memory(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", stand_in_torch(available=False))
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    gpu = gpu_device(name="H200", bus_bits=6144, clock_mhz=3201)
+    with pytest.raises(CheckpointError, match="needs torch or cupy"):
+        measure(gpu)
+
+    def full(*_, **__):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 4.00 GiB.\nmore")
+
+    monkeypatch.setitem(sys.modules, "torch", stand_in_torch(ones=full))
+    with pytest.raises(CheckpointError, match="bandwidth failed: CUDA out of memory") as caught:
+        measure(gpu)
+    assert "free on the GPU" in caught.value.hint

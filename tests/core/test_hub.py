@@ -27,7 +27,11 @@ def hub(tmp_path, monkeypatch):
 def test_headers_come_by_ranges(hub):
     spec = [*dense.spec, ("model.layers.0.mlp.big.weight", "BF16", (4096, 512))]
     data_bytes = write_folder(hub.folder, dense.config, spec, shards=2)
-    found = open_hub("org/model", endpoint=hub.url)
+    seen = []
+    found = open_hub(
+        "org/model", endpoint=hub.url, on_header=lambda number, of: seen.append((number, of))
+    )
+    assert seen == [(1, 2), (2, 2)]
     assert found.resident_bytes == data_bytes
     assert found.missing == ()
     assert hub.num_sent < data_bytes / 5

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from sakiyomi import terminal
 from sakiyomi.errors import PlanError
 from sakiyomi.models.checkpoint import open_checkpoint
 from sakiyomi.models.devices import find_device
@@ -108,7 +109,19 @@ def _find(model: str, assume_bits: float | None) -> ReadBytes:
     is_published = "/" not in model and model.lower() in published_names()
     if is_published and not Path(model).exists():
         return published_model(model)
-    return open_checkpoint(model, assume_bits=assume_bits)
+    progress = terminal.Progress(unit="headers")
+
+    def on_header(number: int, num_headers: int) -> None:
+        if number == 1:
+            progress.start(num_headers)
+        progress.advance(model)
+        if number == num_headers:
+            progress.stop()
+
+    try:
+        return open_checkpoint(model, assume_bits=assume_bits, on_header=on_header)
+    finally:
+        progress.stop()
 
 
 def _device(options: BytesOptions) -> Device | None:

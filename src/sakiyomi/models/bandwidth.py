@@ -33,9 +33,16 @@ Reader = Callable[[int, int], None]
 
 
 def measure(device: Device) -> Device:
-    """Give the device of this machine its measured bandwidth."""
+    """Give this machine's device its measured bandwidth. Raises CheckpointError where it fails."""
     is_gpu = device.source_nominal.startswith("NVML")
-    rate, kind = measure_gpu() if is_gpu else (measure_cpu(), "streaming read")
+    try:
+        rate, kind = measure_gpu() if is_gpu else (measure_cpu(), "streaming read")
+    except (RuntimeError, MemoryError) as error:
+        raise CheckpointError(
+            f"{device.name}: measuring its bandwidth failed: {str(error).splitlines()[0]}",
+            f"it needs {GPU_BUFFER_BYTES / 1e9:.1f} GB free on the GPU; stop what runs there, or "
+            "leave out --measure",
+        ) from error
     return msgspec.structs.replace(
         device,
         measured_bytes_per_s=rate,
@@ -143,6 +150,8 @@ def measure_gpu() -> tuple[float, str]:
     try:
         import torch
     except ImportError:
+        return _measure_gpu_cupy()
+    if not torch.cuda.is_available():  # a build for the processor
         return _measure_gpu_cupy()
     buffer = torch.ones(GPU_BUFFER_BYTES // 4, dtype=torch.float32, device="cuda:0")
     rounds = []

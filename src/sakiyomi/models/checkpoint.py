@@ -6,6 +6,7 @@ one resolves to the set), a hub id, or a bare `config.json` (sizes are then deri
 
 import os
 import re
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -27,8 +28,16 @@ from sakiyomi.models.weights import ReadBytes
 HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+(?:@[\w.-]+)?(?::[\w.-]+|/.+\.gguf)?$")
 
 
-def open_checkpoint(model: str, *, assume_bits: float | None = None) -> ReadBytes:
-    """Read the bytes of a folder, a file or a hub id. Raises CheckpointError with what to try."""
+def open_checkpoint(
+    model: str,
+    *,
+    assume_bits: float | None = None,
+    on_header: Callable[[int, int], None] | None = None,
+) -> ReadBytes:
+    """Read the bytes of a folder, a file or a hub id. Raises CheckpointError with what to try.
+
+    `on_header`: called as the headers of a hub's files come, with how many have and of how many.
+    """
     path = Path(model).expanduser()
     if path.is_dir():
         return read_files(folder_files(path), name=path.resolve().name, assume_bits=assume_bits)
@@ -38,7 +47,7 @@ def open_checkpoint(model: str, *, assume_bits: float | None = None) -> ReadByte
         from sakiyomi.models.hub import open_hub
 
         try:
-            return open_hub(model, assume_bits=assume_bits)
+            return open_hub(model, assume_bits=assume_bits, on_header=on_header)
         except CheckpointError as error:
             near = _near(path)  # `models/lama` may have been a folder
             hint = f"{near} Or {error.hint}" if near else error.hint

@@ -6,7 +6,7 @@ there; without a network the cache is all there is.
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -46,9 +46,16 @@ class Repository(NamedTuple):
 
 
 def open_hub(
-    model: str, *, assume_bits: float | None = None, endpoint: str | None = None
+    model: str,
+    *,
+    assume_bits: float | None = None,
+    endpoint: str | None = None,
+    on_header: Callable[[int, int], None] | None = None,
 ) -> ReadBytes:
-    """Read `ORG/NAME[@REVISION]`, alone or with a GGUF file: `:Q4_K_M` or `/FILE.gguf`."""
+    """Read `ORG/NAME[@REVISION]`, alone or with a GGUF file: `:Q4_K_M` or `/FILE.gguf`.
+
+    `on_header` is called with the number of headers that have come and of all.
+    """
     repo_id, choice, revision = split_id(model)
     repository = Repository(_import_hub(), repo_id, revision, endpoint)
     files, caution = _files(repository)
@@ -61,11 +68,12 @@ def open_hub(
                 "it has " + (", ".join(sorted(sets)[:12]) or "none"),
             )
         shards = [files[shard] for shard in sets[found[0]]]
-        _prefetch(shards)
+        _prefetch(shards, on_header)
         name = f"{repository.name}/{found[0]}"
         read = read_gguf_model(shards, name=name, assume_bits=assume_bits)
     else:
-        _prefetch([file for name, file in files.items() if name.endswith(".safetensors")])
+        shards = [file for name, file in files.items() if name.endswith(".safetensors")]
+        _prefetch(shards, on_header)
         read = read_files(files, name=repository.name, assume_bits=assume_bits)
     return msgspec.structs.replace(read, cautions=(*caution, *read.cautions))
 
@@ -273,8 +281,9 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".strip().splitlines()[0][:200]
 
 
-def _prefetch(files: list[HeaderFile]) -> None:
+def _prefetch(files: list[HeaderFile], on_header: Callable[[int, int], None] | None) -> None:
     """Fetch the starts of all files at once: a thousand shards one by one take minutes."""
     with ThreadPoolExecutor(NUM_THREADS) as pool:
-        for _ in pool.map(lambda file: file.read(0, 8), files):
-            pass
+        for number, _ in enumerate(pool.map(lambda file: file.read(0, 8), files), start=1):
+            if on_header is not None:
+                on_header(number, len(files))
