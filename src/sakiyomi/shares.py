@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from sakiyomi.intervals import MIN_UNITS, Interval, student_quantile
 
 PSEUDO_UNITS = 0.5  # units whose requests all agree, added to what a share's units show
+MIN_UNITS_BEYOND = 3  # conversations expected beyond a quantile
 
 
 def share_interval(units: Sequence[tuple[int, int]], share: float, level: float) -> Interval | None:
@@ -37,10 +38,12 @@ def quantile_shares(
     Woodruff 1952 (JASA 47, 635-646) with the effective number of requests; a unit is (requests at
     or below the estimated quantile, requests > 0). If `share` is the truth, the share seen below
     the true quantile scatters round it with sqrt(share (1 - share) / effective number). None where
-    that leaves (0, 1): a 0.9 quantile needs about 40 independent requests.
+    that leaves (0, 1): a 0.9 quantile needs about 40 independent requests. None too where fewer than
+    three conversations are expected beyond it: an interval of 16 to 24 conversations was formed only
+    by the luck of a small design effect, and held the truth in 40 to 83 % then.
     """
     n = len(units)
-    if n < MIN_UNITS:
+    if n < MIN_UNITS or n * min(share, 1 - share) < MIN_UNITS_BEYOND - 1e-9:
         return None
     num_effective = num_effective_requests(units, share)
     error = math.sqrt(share * (1 - share) / num_effective)

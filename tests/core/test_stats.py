@@ -494,3 +494,13 @@ def test_transform_swaps_the_ends_of_a_falling_function():
     assert (time.low, time.high) == (0.25, 0.5)
     assert ordered(time)
     assert stats.transform(Estimate(point=2.0, low=None, high=None, n=1), math.sqrt).low is None
+
+
+@pytest.mark.parametrize(("n", "formed"), [(16, False), (29, False), (30, True), (64, True)])
+def test_a_tail_needs_conversations_beyond_it(n, formed):
+    """Requests that look independent do not make up for conversations: nine in ten takes thirty."""
+    rng = random.Random(n)
+    units = [[rng.random() for _ in range(40)] for _ in range(n)]
+    estimate = stats.estimate_quantile(units, 0.9)
+    assert estimate.point == pytest.approx(0.9, abs=0.05)
+    assert (estimate.low is not None) == formed
