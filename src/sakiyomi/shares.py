@@ -38,9 +38,9 @@ def quantile_shares(
     Woodruff 1952 (JASA 47, 635-646) with the effective number of requests; a unit is (requests at
     or below the estimated quantile, requests > 0). If `share` is the truth, the share seen below
     the true quantile scatters round it with sqrt(share (1 - share) / effective number). None where
-    that leaves (0, 1): a 0.9 quantile needs about 40 independent requests. None too where fewer than
-    three conversations are expected beyond it: an interval of 16 to 24 conversations was formed only
-    by the luck of a small design effect, and held the truth in 40 to 83 % then.
+    that leaves (0, 1): a 0.9 quantile needs about 40 independent requests. None too where fewer
+    than three conversations are expected beyond it: an interval of 16 to 24 conversations was
+    formed only by the luck of a small design effect, and held the truth in 40 to 83 % then.
     """
     n = len(units)
     if n < MIN_UNITS or n * min(share, 1 - share) < MIN_UNITS_BEYOND - 1e-9:
