@@ -6,6 +6,7 @@ from decide_makers import PLAIN_RATE, arm_facts, drafted, group, make_facts, mak
 from rich.cells import cell_len
 
 from sakiyomi.plan import ClosedLoad
+from sakiyomi.record import Caution
 from sakiyomi.report import text
 from sakiyomi.report.narrow import table, wrapped
 
@@ -69,3 +70,14 @@ def test_words_longer_than_a_line_are_cut_and_none_is_lost():
     assert wrapped("ab 先読み先読み cd", 6) == ["ab", "先読み", "先読み", "cd"]
     assert wrapped("abcdefgh", 5, "- ", "  ") == ["- abc", "  def", "  gh"]
     assert wrapped("", 5) == []
+
+
+def test_no_two_empty_lines_where_nothing_is_said_of_acceptance():
+    found = report()
+    caution = Caution("cut_by_cap", "cut", {})
+    cells = [
+        msgspec.structs.replace(cell, acceptance=None, cautions=[caution]) for cell in found.cells
+    ]
+    shown = text.render(msgspec.structs.replace(found, cells=cells), 80)
+    assert "! every cell: cut" in shown
+    assert "\n\n\n" not in shown

@@ -1,5 +1,6 @@
 """The report for a terminal: first the answer, then how far to trust it, then what to do next."""
 
+import re
 import textwrap
 from collections.abc import Callable
 
@@ -34,7 +35,7 @@ def render(report: Report, width: int = 80) -> str:
     lines += _cautions(report, width)
     if report.decision:
         lines += ["", *_wrapped(report.decision.get("summary", []), width, "")]
-    return "\n".join(lines).rstrip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
 def _table(report: Report, cells: list[Cell], width: int) -> list[str]:
