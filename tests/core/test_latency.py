@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sakiyomi.latency import buffering, measure
+from sakiyomi.buffering import buffering
+from sakiyomi.latency import measure
 from sakiyomi.record import RequestError, RequestKey, RequestRecord
 
 KEY = RequestKey(

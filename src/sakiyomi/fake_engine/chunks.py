@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi.fake_engine.answer import Answer, Token
+from sakiyomi.fake_engine.answer import Answer
 from sakiyomi.fake_engine.config import FaultValue
 from sakiyomi.fake_engine.dialects import Dialect
 from sakiyomi.fake_engine.evidence import (
@@ -22,6 +22,7 @@ from sakiyomi.fake_engine.evidence import (
 )
 from sakiyomi.fake_engine.frames import Ask, Frame, FrameKind, error_frames
 from sakiyomi.fake_engine.logprobs import logprobs_of
+from sakiyomi.fake_engine.tokens import Token
 
 _ENDINGS = {
     "error_after_tokens": "error",

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi.fake_engine.answer import Token, rival_texts, token_id
 from sakiyomi.fake_engine.config import FaultValue
+from sakiyomi.fake_engine.tokens import Token, rival_texts, token_id
 
 SENDERS = ("vllm", "openai", "llama.cpp")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi.fake_engine.answer import Answer, ScriptedStep, Token, script_answer
+from sakiyomi.fake_engine.answer import Answer, ScriptedStep, script_answer
 from sakiyomi.fake_engine.asking import (
     check_body,
     count_prompt_tokens,
@@ -25,6 +25,7 @@ from sakiyomi.fake_engine.evidence import perf_metrics
 from sakiyomi.fake_engine.frames import Ask, Frame
 from sakiyomi.fake_engine.log import LoggedEvent, LoggedRequest, body_hash, logged_step
 from sakiyomi.fake_engine.state import State
+from sakiyomi.fake_engine.tokens import Token
 from sakiyomi.fake_engine.whole import generate_answer, whole_answer
 from sakiyomi.fake_engine.wire import ClientGone, Request, Wire, sse, wait_until, whole
 

@@ -11,7 +11,7 @@ from importlib import resources
 import msgspec
 
 from sakiyomi.report import html_sections as sections
-from sakiyomi.report import html_table
+from sakiyomi.report import html_table, html_verdicts
 from sakiyomi.report.html_text import Words, escape
 from sakiyomi.results import Report
 
@@ -29,7 +29,7 @@ def render(report: Report, *, lang: str = "en") -> str:
     }
     parts = [
         sections.header(report, words),
-        sections.verdicts(report, words),
+        html_verdicts.verdicts(report, words),
         sections.filters(report, words),
         html_table.results(report, words),
         *(_figure(name, words, below.get(name, "")) for name in CHARTS),

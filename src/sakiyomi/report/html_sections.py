@@ -4,14 +4,13 @@ from typing import Any
 
 import msgspec
 
-from sakiyomi.decision import Decision
 from sakiyomi.detail import SegmentRate
 from sakiyomi.explain import Explanation
-from sakiyomi.report import decision_text, explanation_text, why_text
+from sakiyomi.report import explanation_text, lever_text, why_text
 from sakiyomi.report import format as fmt
 from sakiyomi.report.html_table import caution_item
-from sakiyomi.report.html_text import Words, escape
-from sakiyomi.results import Comparison, Report
+from sakiyomi.report.html_text import Words, code, escape
+from sakiyomi.results import Report
 from sakiyomi.what_if import WhatIf
 from sakiyomi.why import Why
 
@@ -35,105 +34,6 @@ def header(report: Report, words: Words) -> str:
     note = "" if report.provenance == "measured" else f'<p class="note">{words("published")}</p>'
     line = " · ".join(escape(fact) for fact in facts if fact)
     return f'<header><h1>{escape(report.name)}</h1><p class="facts">{line}</p>{note}</header>'
-
-
-REASON_WORDS = {
-    "wins": "use",
-    "only_one": "use_only",
-    "no_gain": "use_no_gain",
-    "limit_decides": "use_limits",
-    "gain_open": "use_open",
-    "limit_open": "use_open",
-    "none_holds": "use_none",
-    "none_left": "use_none",
-}
-
-
-def verdicts(report: Report, words: Words) -> str:
-    """Each path in a sentence: what to serve, then its comparisons, the fastest arm first."""
-    cards = []
-    for scenario in dict.fromkeys(cell.scenario for cell in report.cells):
-        compared = [
-            c
-            for c in report.comparisons
-            if c.scenario == scenario and c.metric == "decode_tokens_per_s" and c.ratio
-        ]
-        compared.sort(key=lambda c: -(c.ratio.point if c.ratio else 0.0))
-        lines = "".join(_verdict(report, one, words) for one in compared)
-        if not compared:
-            cell = next(c for c in report.cells if c.scenario == scenario)
-            speed = fmt.number(cell.decode_tokens_per_s.point) if cell.decode_tokens_per_s else "–"
-            lines = f"<p>{words('baseline_only', arm=cell.arm, speed=speed)}</p>"
-        cards.append(
-            f'<article class="path" data-scenario="{escape(scenario)}">'
-            f"<h3>{escape(scenario)}</h3>{_choices(report, scenario, words)}{lines}</article>"
-        )
-    details = ""
-    if report.decision:
-        decision = msgspec.convert(report.decision, Decision, str_keys=True)
-        texts = decision_text.summary(decision, words.say)
-        items = "".join(f"<li>{escape(text)}</li>" for text in texts)
-        details = (
-            f'<details class="decision"><summary>{words("decision_details")}</summary>'
-            f"<ul>{items}</ul></details>"
-        )
-    return (
-        f'<section id="section-verdict"><h2>{words("verdict")}</h2>'
-        f'<div class="paths">{"".join(cards)}</div>{details}</section>'
-    )
-
-
-def _choices(report: Report, scenario: str, words: Words) -> str:
-    """What the decision says of a path, one sentence a load, and what to run next."""
-    choices = [c for c in (report.decision or {}).get("choices", []) if c["scenario"] == scenario]
-    texts = []
-    for choice in choices:
-        text = words(REASON_WORDS.get(choice["reason"], "use"), arm=choice["arm"])
-        if len(choices) > 1:
-            load = choice["load"]
-            text = f"{escape(load.get('max_concurrency') or load.get('request_rate'))}: {text}"
-        if choice.get("advised_k"):
-            text += f" {words('advised', k=choice['advised_k'])}"
-        texts.append(f'<p class="choice-line">{text}</p>')
-        command = (choice.get("next_experiment") or {}).get("command")
-        if command:
-            texts.append(f'<div class="next">{words("next")}: {_code(command, words)}</div>')
-    return "".join(texts)
-
-
-def _verdict(report: Report, one: Comparison, words: Words) -> str:
-    assert one.ratio is not None
-    cell = next(
-        (
-            c
-            for c in report.cells
-            if (c.scenario, c.arm, c.load) == (one.scenario, one.arm, one.load)
-        ),
-        None,
-    )
-    text = words(
-        "sentence",
-        arm=one.arm,
-        baseline=one.baseline,
-        ratio=words.plain_interval(one.ratio),
-        verdict=words.texts[one.verdict],
-    )
-    rate = cell.acceptance.draft_acceptance_rate if cell and cell.acceptance else None
-    if rate is not None:
-        text += " " + words("sentence_rate", rate=words.plain_percent(rate))
-        if one.break_even_rate is not None:
-            text += " " + escape(words.say.break_even_sentence(one.break_even_rate))
-    load = ""
-    if len({c.load.label for c in report.cells}) > 1:
-        load = f'<span class="load">{escape(one.load.label)}</span>'
-    return (
-        f'<p class="line" data-arm="{escape(one.arm)}" data-load="{escape(one.load.label)}">'
-        f'<span class="name"><i class="swatch" data-arm-color="{escape(one.arm)}"></i>'
-        f"{escape(one.arm)}</span>"
-        f'<span class="ratio">×{fmt.number(one.ratio.point)}</span>'
-        f'<span class="verdict {one.verdict}">{words(one.verdict)}</span>{load}'
-        f'<span class="text">{text}</span></p>'
-    )
 
 
 def filters(report: Report, words: Words) -> str:
@@ -218,7 +118,7 @@ def _levers(levers: list[WhatIf], words: Words) -> str:
     for scenario in dict.fromkeys(lever.scenario for lever in levers):
         mine = [one for one in levers if one.scenario == scenario and one.gain > 0]
         for one in mine[:LEVERS_OF_A_PATH]:
-            change = explanation_text.change(one, words.say)
+            change = lever_text.change(one, words.say)
             if not one.lossless:
                 change += f" ({words.texts['changes_model']})"
             rows.append(
@@ -229,9 +129,9 @@ def _levers(levers: list[WhatIf], words: Words) -> str:
                         ("scenario", scenario),
                         ("arm", one.arm),
                         ("change", change),
-                        ("gain", explanation_text.gain(one, words.say)),
+                        ("gain", lever_text.gain(one, words.say)),
                         ("up_to", fmt.number(one.tokens_per_s)),
-                        ("assumes", explanation_text.assumption(one, words.say)),
+                        ("assumes", lever_text.assumption(one, words.say)),
                     )
                 )
                 + "</tr>"
@@ -291,12 +191,12 @@ def environment(report: Report, words: Words) -> str:
     for arm in report.arms:
         if arm.get("argv"):
             title = words("engine_command", arm=arm["name"])
-            commands += f"<h3>{title}</h3>{_code(' '.join(map(_quote, arm['argv'])), words)}"
+            commands += f"<h3>{title}</h3>{code(' '.join(map(_quote, arm['argv'])), words)}"
     again = ""
     if report.plan_toml:
         again = (
-            f"<p>{words('reproduce_note')}</p>{_code('sakiyomi run plan.toml', words)}"
-            f"<details><summary>plan.toml</summary>{_code(report.plan_toml, words)}</details>"
+            f"<p>{words('reproduce_note')}</p>{code('sakiyomi run plan.toml', words)}"
+            f"<details><summary>plan.toml</summary>{code(report.plan_toml, words)}</details>"
         )
     runs = [run["run"] for run in report.runs] or [report.run]
     verb = "compare" if report.runs else "report"
@@ -306,7 +206,7 @@ def environment(report: Report, words: Words) -> str:
     return (
         f'<section id="section-environment"><h2>{words("environment")}</h2>{facts}'
         f"{commands}<h2>{words('reproduce')}</h2>{again}"
-        f"<p>{words('reproduce_folder')}</p>{_code(command, words)}"
+        f"<p>{words('reproduce_folder')}</p>{code(command, words)}"
         f"</section><footer>{words('made_by', version=version)} · "
         f"{words('run_label')} {escape(', '.join(runs))}</footer>"
     )
@@ -336,13 +236,6 @@ def _version(report: Report) -> str:
 
 def _minute(created: str) -> str:
     return created[:16].replace("T", " ")
-
-
-def _code(text: str, words: Words) -> str:
-    return (
-        f'<div class="code"><pre tabindex="0"><code>{escape(text)}</code></pre>'
-        f'<button type="button" class="copy">{words("copy")}</button></div>'
-    )
 
 
 def _quote(text: str) -> str:

@@ -93,3 +93,11 @@ def _percent_ends(value: Estimate) -> str:
 def escape(text: object) -> str:
     """Text of users and models stays text, in content and in attributes."""
     return html.escape(str(text), quote=True)
+
+
+def code(text: str, words: Words) -> str:
+    """A command that can be copied."""
+    return (
+        f'<div class="code"><pre tabindex="0"><code>{escape(text)}</code></pre>'
+        f'<button type="button" class="copy">{words("copy")}</button></div>'
+    )
