@@ -124,16 +124,21 @@ def test_an_engine_that_dies_of_the_first_request(tmp_path):
     assert (tmp_path / "run" / "run.json").exists()
 
 
-def test_an_engine_that_fails_and_stays_up_shows_what_its_log_says(tmp_path):
-    """vLLM's reason stands in its log alone; its process outlives the answer by seconds."""
-    golden = Path(__file__).parents[1] / "engines" / "golden" / "vllm-0.32"
+def saying(name, log, *flags):
+    """An arm whose engine first writes a real vLLM's log lines, then is the fake engine."""
     script = (
         "import os, pathlib, sys; print(pathlib.Path(sys.argv[2]).read_text(), flush=True); "
         "os.execv(sys.executable, [sys.executable, '-m', 'sakiyomi.fake_engine', '--port', "
-        "sys.argv[1], '--fault', 'error_before_token'])"
+        "sys.argv[1], *sys.argv[3:]])"
     )
-    log = str(golden / "log-synthetic-on-cpu.txt")
-    failing = Arm(name="mtp", engine="vllm", command=(sys.executable, "-c", script, "{port}", log))
+    path = Path(__file__).parents[1] / "engines" / "golden" / "vllm-0.32" / log
+    words = (sys.executable, "-c", script, "{port}", str(path), *flags)
+    return Arm(name=name, engine="vllm", command=words)
+
+
+def test_an_engine_that_fails_and_stays_up_shows_what_its_log_says(tmp_path):
+    """vLLM's reason stands in its log alone; its process outlives the answer by seconds."""
+    failing = saying("mtp", "log-synthetic-on-cpu.txt", "--fault", "error_before_token")
     with pytest.raises(EngineError) as failure:
         run(plan_of(failing), tmp_path / "run")
     assert "forced acceptance does not exist on CPU" in failure.value.message
@@ -221,18 +226,11 @@ def test_better_evidence_is_named(tmp_path):
 
 def test_arms_that_differ_by_their_engines_own_logs(tmp_path):
     """No page tells it: vLLM without its development mode, with real lines of its log."""
-    golden = Path(__file__).parents[1] / "engines" / "golden" / "vllm-0.32"
-    script = (
-        "import os, pathlib, sys; print(pathlib.Path(sys.argv[2]).read_text(), flush=True); "
-        "os.execv(sys.executable, [sys.executable, '-m', 'sakiyomi.fake_engine', '--port', "
-        "sys.argv[1], '--ttft', '0.004', '--step', '0.003', '--no-server-info'])"
+    flags = ("--ttft", "0.004", "--step", "0.003", "--no-server-info")
+    arms = (
+        saying("plain", "log-config-plain.txt", *flags),
+        saying("b", "log-config-prefix-caching.txt", *flags),
     )
-
-    def saying(name, log):
-        words = (sys.executable, "-c", script, "{port}", str(golden / log))
-        return Arm(name=name, engine="vllm", command=words)
-
-    arms = (saying("plain", "log-config-plain.txt"), saying("b", "log-config-prefix-caching.txt"))
     reader = run(plan_of(*arms, repeats=1), tmp_path / "run")
     told = {facts.name: facts.settings for facts in reader.facts.arms}
     assert told["plain"]["cache_config"]["enable_prefix_caching"] is False

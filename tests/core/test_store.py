@@ -111,29 +111,29 @@ def cut_lines():
     return [line[:cut] for cut in (1, 9, inside, number, brace, len(line) - 1)]
 
 
-@pytest.mark.parametrize("cut", cut_lines())
-def test_any_cut_is_a_cut(cut):
+def one_record():
+    """The record file of a new run folder, and its one line."""
     writer = RunWriter.create("r")
     writer.write_facts(facts())
     writer.append(record(1))
     writer.close()
     path = writer.folder / "requests.jsonl"
-    whole = path.read_bytes()
+    return path, path.read_bytes()
+
+
+@pytest.mark.parametrize("cut", cut_lines())
+def test_any_cut_is_a_cut(cut):
+    path, whole = one_record()
     path.write_bytes(whole + cut + b"\n" + whole + cut)
-    assert len(list(store.RunReader(writer.folder).records())) == 2
+    assert len(list(store.RunReader(path.parent).records())) == 2
 
 
 @pytest.mark.parametrize("damage", [b"\0\0\0", b"what is this", b'{"key": \xff\xfe}', b"[1]"])
 def test_damage_in_the_middle_is_named_with_its_line(damage):
-    writer = RunWriter.create("r")
-    writer.write_facts(facts())
-    writer.append(record(1))
-    writer.close()
-    path = writer.folder / "requests.jsonl"
-    whole = path.read_bytes()
+    path, whole = one_record()
     path.write_bytes(whole + damage + b"\n" + whole)
     with pytest.raises(StoreError, match=r"requests\.jsonl:2: ") as caught:
-        list(store.RunReader(writer.folder).records())
+        list(store.RunReader(path.parent).records())
     assert "damaged" in caught.value.hint
 
 
