@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from sakiyomi.calibration import Calibration
 from sakiyomi.decision import Choice, Decision, Regression
+from sakiyomi.explained_calibration import ExplainedCalibration
 from sakiyomi.path_lengths import BatchLengths
 from sakiyomi.plan import ClosedLoad
 from sakiyomi.report.decision_numbers import (
@@ -93,9 +94,14 @@ def numbers(choice: Choice, say: Language = EN) -> list[str]:
     return sentences
 
 
-def calibration_sentence(fit: Calibration, say: Language = EN) -> str:
+def calibration_sentence(fit: Calibration | ExplainedCalibration, say: Language = EN) -> str:
     """c0 and c with their intervals."""
-    at = say.join(f"C({k}) = {say.estimate(cost)}" for k, cost in sorted(fit.at.items()))
+    costs = (
+        fit.at
+        if isinstance(fit, Calibration)
+        else {step.num_speculative_tokens: step.measured for step in fit.at}
+    )
+    at = say.join(f"C({k}) = {say.estimate(cost)}" for k, cost in sorted(costs.items()))
     return say(
         "calibration_fit",
         run=fit.run,

@@ -16,6 +16,7 @@ from sakiyomi.explain import (
 )
 from sakiyomi.explained_calibration import ExplainedCalibration
 from sakiyomi.models.roofline import Device
+from sakiyomi.report.decision_text import calibration_sentence
 from sakiyomi.report.format import number
 from sakiyomi.report.language import EN, Language
 from sakiyomi.report.lever_text import lever_sentences
@@ -208,15 +209,7 @@ def _speculation(one: SpeculationExplanation, say: Language) -> str:
 def _calibration(one: ExplainedCalibration, say: Language) -> str:
     """The fit, and beside it what bytes alone say."""
     at = {step.num_speculative_tokens: step for step in one.at}
-    text = say(
-        "calibration_fit",
-        run=one.run,
-        engine=one.engine,
-        method=one.method,
-        fixed=say.estimate(one.fixed),
-        per_draft=say.estimate(one.per_draft),
-        at=say.join(f"C({k}) = {say.estimate(step.measured)}" for k, step in at.items()),
-    )
+    text = calibration_sentence(one, say)
     if one.predicted_fixed is None or one.predicted_per_draft is None:
         return text
     return text + say(
